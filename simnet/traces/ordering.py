@@ -282,7 +282,7 @@ def _share_thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
-    """Return candidate entry kinds, and the `LargestCounts.figures` expected of each kind, (levels, SHARES, kinds)."""
+    """Return candidate entry kinds, and the expected relative counts of large entries, (levels, thresholds, kinds)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _share_thresholds(unit)

@@ -26,7 +26,7 @@ _NEEDED = np.array([NormalDist().inv_cdf((1 + (one + 0.5) / _ODDS) / 2) for one 
 
 
 class Ranked:
-    """Turns standard normals into magnitudes of given quantiles; an entry's kind decides how often it is large."""
+    """Generator of gradient magnitudes with given quantiles. Entries are of kinds that are large often or seldom."""
 
     def __init__(self, kinds: ordering.EntryKinds, quantiles: NDArray[np.float64]) -> None:
         from scipy.special import ndtri
@@ -46,7 +46,7 @@ class Ranked:
         self._starts, self._slopes = table[:-1], np.diff(table) * np.float32(2.0**-_CELL_BITS)
 
     def magnitudes(self, x: Values, logs: Values, out: Values) -> None:
-        """Write to `out` the magnitudes of entries, given standard normals `x` of workers and `logs` of entries.
+        """Write gradient magnitudes to `out`, given normals `x` by worker, and normals `logs` that set entries' kinds.
 
         `x`, shape (P, size), are standard normals of the workers; `logs`, shape (size,), those that decide the kinds.
         """
@@ -67,12 +67,12 @@ class Ranked:
         out += behind
 
     def beyond(self, x: Values, logs: Values) -> NDArray[np.bool_]:
-        """Return a mask of entries that are large for their kind; arguments as in `magnitudes`."""
+        """Return which entries, (P, size), are larger than usual for their kind. Normals `logs` decide the kinds."""
         bounds = np.where(self._shift > MEDIAN, self._shift, np.float32(2 * MEDIAN) - self._shift)
         return np.asarray(np.abs(x) > bounds[np.searchsorted(self._bounds, logs)])
 
     def sign(self, x: Values, logs: Values, common: Values, alike: Floats, against: float, life: Values | None) -> None:
-        """Set the signs of workers' normals `x` in place, so that two workers' signs agree as `alike` demands.
+        """Set the signs of the normals `x` in place such that the mean product of two workers' signs is `alike`.
 
         `common`, shape (size,), are standard normals of all workers; `alike`, shape (len(BANDS) + 1,), mean products of
         two workers' signs in bands of kinds; `against` the mean product of the signs of entries that are `beyond` and

@@ -120,7 +120,7 @@ def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
 
 
 def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> LayerOrder:
-    """Return the ranking model of a layer, fitted to the recorded steps `points` at log(1 + iteration) `clock`."""
+    """Fit how a layer's entries rank by magnitude to the recorded steps `points`; `clock` is log(1 + iteration)."""
     signs = np.array([point.signs[layer] for point in points])
     alike = (signs[:, 0] * signs[:, 1]).sum(axis=1) / np.maximum(signs[:, 1].sum(axis=1), 1.0)
     most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))

@@ -54,7 +54,7 @@ _LEAST_REST = 0.01
 def sign_agreement(
     counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
 ) -> Floats:
-    """Fit two workers' sign agreement, in bands of entry kinds, to the agreement `counted` in bands of magnitude."""
+    """Fit how often two workers' signs agree, by band of scale, to the agreement `counted` by band of magnitude."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 
@@ -89,7 +89,7 @@ def sign_agreement(
 
 
 class SignProducts(NamedTuple):
-    """Mean product of an entry's signs at two steps, by layer: of two workers, and how much more of one worker."""
+    """Mean products of an entry's signs at two steps, by layer: across two workers, and the excess within one."""
 
     # Shape (L, T, T): Of two workers, and the excess of a worker with itself.
     other: Floats
@@ -115,7 +115,7 @@ def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts
 
 
 def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floats:
-    """Return factor loadings, (T, COMPONENTS), of sign correlations between T steps, without factors within noise."""
+    """Fit factor loadings, (T, COMPONENTS), to the sign correlations between T steps; drop factors below noise."""
     T = len(covariance)
     few = min(COMPONENTS, T)
     found = np.zeros((T, COMPONENTS))
@@ -147,13 +147,13 @@ def _factor_loadings(covariance: Floats, chance: Floats, entries: float) -> Floa
 
 
 def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a group number per step: runs of consecutive steps are groups; a single run has a group per step."""
+    """Return a group number per step. Consecutive steps form a group; if all are consecutive, each step is a group."""
     apart = np.diff(steps) > 1
     return np.concatenate([[0], np.cumsum(apart if apart.any() else ~apart)])
 
 
 def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Fit signs common to workers: return loadings of lasting signs, and correlation and oscillation of the others.
+    """Fit signs that workers share: return loadings of lasting signs, correlation of the rest, and if it oscillates.
 
     What only steps at one place share turns back within a few steps.
     """
@@ -202,7 +202,7 @@ def _place_products(products: Floats, place: NDArray[np.int64]) -> Floats:
 
 
 def own_loadings(found: SignProducts, steps: NDArray[np.int64]) -> Floats | None:
-    """Return factor loadings of the signs of single workers over steps; None if these signs do not clearly persist.
+    """Return factor loadings, (layers, steps, factors), of signs that persist at one worker; None if none clearly do.
 
     Layers without a result of their own get that of all layers together. If little lasts, as the mean gradient of a
     worker's shard, it is the same in all layers for the whole run.

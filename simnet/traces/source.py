@@ -47,7 +47,7 @@ class Score(NamedTuple):
 
 
 class Training:
-    """A training run that yields gradients and receives updates; in this base class updates have no effect."""
+    """Interface of a training run that yields gradients and applies updates. By default, updates are ignored."""
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
         """Return the gradients of the P' workers `crew` in an iteration, float32 of shape (P', n).
@@ -65,7 +65,7 @@ class Training:
         """Apply the mean gradient that an exchange returned, float32 of shape (n,)."""
 
     def score(self, iteration: int | None) -> Score | None:
-        """Return the score after the update of an iteration (-1: before the first update); None if nothing is trained.
+        """Return the score after the update of `iteration` (-1: before training), or None if nothing is trained.
 
         NaN if no measurement is due, or `iteration` is None.
         """
@@ -112,7 +112,7 @@ class FixedTraining(Training):
         self._add = getattr(source, "add", None)
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
-        """Return some workers' gradients in an iteration, written to `out`, (P, n), if `crew` has all workers."""
+        """Return the gradients of the workers `crew` in an iteration; they may be written to `out`, shape (P, n)."""
         source = self._source
         everybody = len(crew) == source.workers
         if isinstance(source, CachedSource):
@@ -211,7 +211,7 @@ def begin_training(source: GradientSource) -> Training:
 
 
 def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[str, Any]:
-    """Return scheme options on the layers `which` of a source: ``layers`` and, for scaled layers, ``true_shapes``."""
+    """Return scheme options for layers of a source: ``layers`` and, if the source is scaled down, ``true_shapes``."""
     layers = source.layers[which]
     if not hasattr(source, "true_shapes"):
         return {"layers": layers}
@@ -222,7 +222,7 @@ def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[s
 
 
 def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return shapes as matrices, (first axis, product of the rest), or as vectors if the first axis is 1 or alone."""
+    """Return each shape as a matrix, (first axis, product of the others), or a vector if it has one axis or one row."""
     return tuple(
         (shape[0], math.prod(shape[1:])) if len(shape) > 1 and shape[0] > 1 else (math.prod(shape),) for shape in shapes
     )

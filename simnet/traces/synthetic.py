@@ -218,7 +218,7 @@ class SyntheticSource:
                 rows[some] += made
 
     def _mix(self, layer: int, x: Values, common: Values, scales: Values, weights: Values, factors: Values) -> None:
-        """Add shared normals to a layer's normals `x`, (P, size); without fitted quantiles, turn `x` into gradients."""
+        """Mix shared normals into a layer's normals `x`, (P, size); without fitted quantiles, also scale them."""
         own, joint, linear, square = weights
         x *= own
         x += joint * common
@@ -231,7 +231,7 @@ class SyntheticSource:
             x *= factors
 
     def _orders(self, progress: float) -> list[_LayerOrder]:
-        """Return the ranking of layers with fitted quantiles; first space scale normals of small layers evenly."""
+        """Return how to draw the magnitudes of layers with fitted quantiles; space normals of small layers evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None and layer.kinds is not None:
@@ -274,7 +274,7 @@ class SyntheticSource:
         return self._rows[name]
 
     def _clock(self, progress: float) -> float:
-        """Return training progress, 0 to 1, as a position on the linear or logarithmic axis of fitted steps (knots)."""
+        """Return the coordinate for interpolation at training progress 0 to 1: progress itself, or log(1 + step)."""
         linear = self.like.between == "linear"
         return progress if linear else math.log1p(progress * (self.like.steps - 1))
 
@@ -288,7 +288,7 @@ class SyntheticSource:
         return np.asarray((1 - weight) * table[..., after - 1] + weight * table[..., after])
 
     def _factors(self, iteration: int, progress: float) -> Values:
-        """Return the relative size of each worker's gradient; shape (P, 1)."""
+        """Return the factors, shape (P, 1), by which each worker's gradient is larger than a typical worker's."""
         random = stream(self._seed, "gradients", "worker", iteration)
         if self.like.worker_sizes is not None:
             sizes = self._at(np.array(self.like.worker_sizes).T, progress)
@@ -326,7 +326,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int) -> None:
-        """Write an iteration's normals to `_logs`; they change slowly and decide the scale of each entry."""
+        """Write normals that change slowly over iterations to `_logs`; the scales of entries are computed from them."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -343,7 +343,7 @@ class SyntheticSource:
             logs += second * after_row[part]
 
     def _scaled(self, logs: Values, spread_and_dead: Values) -> Values:
-        """Turn normals into entry scales in place, 0 for entries that stay 0, in layers without fitted quantiles."""
+        """In layers without fitted quantiles, replace normals by log-normal entry scales, or 0 for dead entries."""
         if self._ordered.all():
             return logs
         life = self._row("life")
@@ -358,7 +358,7 @@ class SyntheticSource:
 
 
 def _rest_weight(loadings: Floats) -> Floats:
-    """Return, by layer, the weight of the changing normals that leaves a variance of 1; `loadings`, (K, layers)."""
+    """Return, by layer, the weight of a normal that, added to factors of `loadings` (K, layers), gives variance 1."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 
@@ -379,7 +379,7 @@ class _LayerOrder(NamedTuple):
 
 
 def row_count(*, lasts: bool = False, turns: bool = False) -> int:
-    """Return the maximum number of arrays of n entries that a synthetic source holds in memory at a time.
+    """Return how many n-entry arrays a synthetic source holds; shared normals may last (`lasts`) or rotate (`turns`).
 
     Shared normals take two more if a part of them is constant (`lasts`), and one more if the rest rotates (`turns`).
     """

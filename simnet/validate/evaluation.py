@@ -259,7 +259,7 @@ def compare_measurements(
 
 
 def _leave_sizes(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
-    """Predict measured times at every fourth size from other sizes, in turn; the same sizes in all collectives."""
+    """Hold out each fourth of the sizes, the same of all collectives, and predict its times from the other sizes."""
     found = []
     for fold in track_progress(range(FOLD_COUNT)):
         split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
@@ -333,7 +333,7 @@ def _leave_collectives(curves: Sequence[Curve], fit: FitRivals | None) -> list[p
 
 
 def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
-    """Return the measured curves, time over size, from which to predict a held-out `collective`."""
+    """Return the measured curves (time as a function of size) from which to predict a held-out `collective`."""
     kept = [one for one in curves if one.setting.collective != collective]
     base = [one for one in kept if one.setting.collective in BASE]
     measured = any(one.setting.collective == "all_reduce" for one in base)

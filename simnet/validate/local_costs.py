@@ -53,7 +53,7 @@ def _measured() -> pd.DataFrame:
 
 
 def _fitted_prices(device: str) -> HostPrices:
-    """Return the host's seconds per operation and tensor view, fitted to times of stages on other GPUs."""
+    """Fit the host's time per operation and per tensor view [s] to exchange stages on GPUs other than `device`."""
     stages = _measured()
     stages = stages[~stages.device.isin([device, "cpu"]) & (stages.stage != "all")]
     start = HostPrices(22e-6, 4e-6, 20e-6, "start", 0.75, 1.35)
@@ -85,7 +85,7 @@ def _hook(row: pd.Series) -> Hook:
 
 
 def _counts(row: pd.Series, one: StageCost) -> bool:
-    """Return whether a measured time includes a stage; the time of a whole reduction on GPUs excludes ``select``."""
+    """Return whether a measured time includes a stage's cost. On GPUs, that of a whole reduction excludes selection."""
     if row.stage != "all":
         return (one.stage, one.when) == (row.stage, row.when)
     return row.device == "cpu" or one.stage != "select"
@@ -109,7 +109,7 @@ def _parts(model: str, rank: int, density: float, bucketed: bool) -> list[Hooked
 
 
 def _shapes(model: str) -> list[tuple[int, ...]]:
-    """Return the shapes of a model's tensors, also of ResNet-50 and VGG-16 with batch norms for CIFAR-10."""
+    """Return the shapes of a model's tensors; ``resnet50-cifar`` and ``vgg16-cifar`` are variants for CIFAR-10."""
     shapes = [one.shape for one in load_model(model.removesuffix("-cifar")).layers]
     if model == "resnet50-cifar":
         return [*shapes[:-2], (10, 2048), (10,)]

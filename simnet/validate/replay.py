@@ -268,7 +268,7 @@ def table(workload: Workload, done: Sequence[Repetition], tool: str, *, per_rank
 
 
 def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
-    """Return the workload of a collective; `nbytes` is counted as in `simnet.collectives`.
+    """Return the workload of the collective `name`; `nbytes` means the same as the size in OSU's MPI benchmarks.
 
     Examples
     --------
@@ -289,7 +289,7 @@ def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
 
 
 def of_file(path: str, ranks: int) -> Workload:
-    """Return the workload of a schedule file, whose size is the most bytes that any rank sends."""
+    """Return the workload of a schedule file. The workload's size is the largest number of bytes that a rank sends."""
     _, schedule = read_schedule(path, n_ranks=ranks if path.endswith(".csv") else None)
     sent = schedule.bytes_sent()
     facts: dict[str, object] = {

@@ -88,7 +88,6 @@ def _neighbouring_ranks(kept: Sequence[Curve], held: Curve) -> Floats:
 
 
 def _nearest_ranks(kept: Sequence[Curve], held: Curve, *, by_bus: bool = False) -> Floats:
-    """Return the times [s] on the nearest measured number of ranks; `by_bus` scales them by nccl-tests' bus factors."""
     found, setting = _by_ranks(kept, held), held.setting
     nearest = _nearest(list(found), setting)
     logs = [found[ranks] + (_log_ratio(setting.collective, ranks, setting) if by_bus else 0.0) for ranks in nearest]
@@ -96,7 +95,6 @@ def _nearest_ranks(kept: Sequence[Curve], held: Curve, *, by_bus: bool = False) 
 
 
 def _rule_of_bus_factor(kept: Sequence[Curve], held: Curve) -> Floats:
-    """Return times [s] of all-reduce on the nearest number of ranks, scaled by the ratio of nccl-tests' bus factors."""
     setting = held.setting
     reduced = [one for one in kept if one.setting.collective == "all_reduce"]
     nearest = _nearest([one.setting.ranks for one in reduced], setting)
@@ -114,7 +112,7 @@ def _nearest(known: Sequence[int], asked: Setting) -> list[int]:
 
 
 def _log_ratio(collective: str, ranks: int, asked: Setting) -> float:
-    """Return the log of nccl-tests' bus factor of `asked` over that of `collective` on `ranks`; NaN if unknown."""
+    """Return log(bus factor of the setting `asked` / bus factor of `collective` on `ranks` ranks); NaN if unknown."""
     known, wanted = bus_factor(collective, ranks), bus_factor(asked.collective, asked.ranks)
     return math.log(wanted / known) if known and wanted else math.nan
 

@@ -21,7 +21,7 @@ _SCHEMA = "scenario.schema.json"
 
 
 class _Kind(NamedTuple):
-    """Kind of template: where names in use are found, whether the template is a package, and the next command."""
+    """Kind of template: where existing names are listed, whether it makes a package, and the command to run next."""
 
     taken: str
     package: bool

@@ -40,7 +40,7 @@ USUAL_FOLDER = "runs/"
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a command's Python function that runs single-threaded, as the command does; its errors name arguments.
+    """Return `function` such that it runs single-threaded, and errors name its arguments instead of command options.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from simnet.verbs.request import Words, verb, word_list
 
 @verb
 def show(*names: str, density: Words = "0.001,0.01,0.1", out: str | None = None, force: bool = False) -> Summary | str:
-    """Describe a name, trace, run, network or scenario. The name schema gives the schema of scenario files.
+    """Describe a name, trace, run, network or scenario; ``simnet show schema`` prints the schema of scenario files.
 
     Parameters
     ----------

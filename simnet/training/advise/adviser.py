@@ -45,7 +45,7 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Return an exchange's cost by its closed form; ValueError unless linear in latency and seconds per byte."""
+    """Split the closed form of an exchange's time into latencies, bytes and kernels; ValueError if it is no sum."""
     formula = closed_form(candidate)
     rounds = nbytes = 0.0
     select: dict[str, float] = {}
@@ -296,7 +296,7 @@ class Adviser:
         return tuple(PredictedTime(*one) for one in zip(self._labels, *columns, strict=True))
 
     def _variances(self, links: Floats, kernels: Floats) -> Floats:
-        """Return the variances of predicted times, given the times' derivatives by link and kernel estimates."""
+        """Return the variances of predicted times, given the derivatives with respect to link and kernel estimates."""
         both = ((links, self._links.covariance), (kernels, self._kernels.covariance))
         first, second = (np.maximum(((one @ covariance) * one).sum(axis=1), 0.0) for one, covariance in both)
         return np.asarray(first + second)
@@ -311,7 +311,7 @@ def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
 
 
 def probe_bytes(costs: Mapping[str, ExchangeCost]) -> float:
-    """Return the bytes of the long message in the first link probe, a fixed fraction of the smallest exchange."""
+    """Return the bytes of the large message in the first link probe, a fraction of the smallest exchange."""
     return _PROBE_PART * min(one.nbytes for one in costs.values())
 
 
@@ -406,7 +406,7 @@ class Advised:
         return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Give the adviser the round trips of the first link probe; later ones wait until all workers know them."""
+        """Give the adviser the first link probe's round trips now, and later ones when all workers know them."""
         adviser = self._updated(context)
         adviser.probes(max(ends))
         took = np.diff(ends[1::2], prepend=0.0).tolist()

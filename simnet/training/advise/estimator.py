@@ -56,7 +56,7 @@ class ExpectedTimes(NamedTuple):
 
 @dataclass
 class _SurpriseSum:
-    """CUSUM of standardised prediction errors, to detect jumps, and the filter's state when the sum began to rise."""
+    """CUSUM of standardised prediction errors, to detect jumps; `before` is the filter's state before it rose."""
 
     sign: int
     total: float = 0.0
@@ -76,7 +76,7 @@ class Estimator:
         self._last: tuple[Floats, float] | None = None
 
     def expected(self, kinds: WeightedTimes) -> ExpectedTimes:
-        """Return the expected times [s] of measurements `kinds`, and the times' derivatives by the filter's state."""
+        """Return the expected times [s] of measurements, and the derivatives with respect to the filter's state."""
         return _expect_times(kinds, self.state)
 
     def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:
@@ -103,7 +103,7 @@ class Estimator:
         return surprise
 
     def _adapt(self, kind: WeightedTimes, seconds: float, surprise: float) -> None:
-        """Adapt the noise to differences of consecutive times of one kind, and the drift to the standardised error."""
+        """Update noise by the change since the last time of the same kind, and drift by the standardised error."""
         if self._last is not None and np.array_equal(self._last[0], kind.coefficients):
             differs = min(math.log(seconds / self._last[1]) ** 2 / 2, (_FAR * self.noise) ** 2)
             self.noise = math.sqrt(max((1 - _RATE) * self.noise**2 + _RATE * differs, _LEAST_NOISE**2))
@@ -114,7 +114,7 @@ class Estimator:
     def _watch(
         self, kind: WeightedTimes, seconds: float, surprise: float, before: tuple[Floats, Floats, float]
     ) -> None:
-        """Update the CUSUMs of late and early times; if one signals a jump of costs, reset to a larger variance."""
+        """Update the CUSUMs of positive and negative errors; on a jump, restore an earlier state with more variance."""
         clipped = min(max(surprise, -_FAR - _ALLOWANCE), _FAR + _ALLOWANCE)
         for run in self._runs:
             run.total = max(0.0, run.total + run.sign * clipped - _ALLOWANCE)

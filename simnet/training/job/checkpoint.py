@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RowTable:
-    """Growing table of rows in one byte array. Columns hold integers, floats or texts, with eight bytes per value.
+    """Growing table in one byte array, with eight bytes per value: integers, floats, or indices of texts stored once.
 
     An empty table has the columns `expected`; `constants` are columns with the same text in each row.
 

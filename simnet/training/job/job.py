@@ -322,7 +322,7 @@ def _ring_order(network: Network, hosts: tuple[int, ...], nbytes: float) -> Ring
 
 
 def job_node_sizes(job: Job) -> tuple[int, ...]:
-    """Return the `node_sizes` of a job's workers, for messages as long as those of a dense ring all-reduce."""
+    """Return how many workers share a node, at each level; nodes are inferred from the times of dense-ring messages."""
     return node_sizes(job.network(0), job.hosts.tolist(), _chunk_bytes(job))
 
 
@@ -416,7 +416,7 @@ class WorkerPresence:
         return ~np.array(away, dtype=np.bool_)
 
     def returned(self, worker: int, now: float) -> float:
-        """Return the time [s] of a present worker's last return; `now` if the worker was never away."""
+        """Return the time [s] at which a present worker last returned; `now` if it was never away."""
         return max((one.end for one in self._absences(worker, now) if one.end <= now), default=now)
 
     def returns(self, workers: NDArray[np.intp], now: float) -> float:
@@ -437,7 +437,7 @@ class WorkerPresence:
 def parameters_sent(
     job: Job, iteration: int, now: float, source: int, target: int, stream: tuple[str | int, ...]
 ) -> float:
-    """Return the seconds to send the model parameters from worker `source` to worker `target` at time `now`."""
+    """Return the seconds that sending the model from worker `source` to `target` takes; `stream` names random draws."""
     order = Schedule(2, [Round([0], [1], [_FLOAT * job.source.true_parameters], phase="parameters")])
     placement, named = job.hosts[[source, target]], (*stream, target)
     timing = job.network(iteration).time(order, placement=placement, stream=named, origin=now)

@@ -60,7 +60,7 @@ def hook_stages(device: DeviceProfile, hook: hooks.Hook, model: Sparsifier) -> l
 
 
 def hooked_tensors(model: Sparsifier) -> hooks.HookedTensors:
-    """Return the model's tensors as a communication hook receives them. Tensors that PowerSGD compresses are marked."""
+    """Return the gradient tensors that a sparsifier's communication hook gets; those PowerSGD compresses are marked."""
     shapes = model.true_shapes or model.shapes or tuple((size,) for size in model.true_sizes)
     if not shapes:
         whole = model.true_parameters

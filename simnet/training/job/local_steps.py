@@ -170,7 +170,7 @@ class StrategySet(ExchangeSet):
         return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
-        """Return the kernels of an exchange `sync`; for gradients, all local operations of the scheme."""
+        """Return the GPU kernels of an exchange; a gradient exchange has all local operations of its scheme."""
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels
@@ -178,7 +178,7 @@ class StrategySet(ExchangeSet):
         return made.kernels
 
     def _inner(self, where: Iteration | None, number: int, *, last: bool) -> Sequence[Sync]:
-        """Run inner step `number`, of all workers if `where` is None; return the exchanges that begin after it."""
+        """Run inner step `number` on the workers of `where`, or on all if it is None; return the exchanges started."""
         strategy = self.strategy
         for model in strategy.schemes:
             model.density = model.density if where is None else where.density
@@ -284,7 +284,7 @@ class _ScoredTraining(Training):
         self._source, self.strategy = source, strategy
 
     def score(self, iteration: int | None) -> Score:
-        """Return the loss and accuracy after an iteration; both are NaN where no evaluation is due."""
+        """Return the loss and accuracy after an iteration; both NaN if no evaluation is due or `iteration` is None."""
         if iteration is None or (iteration + 1) % self._source.evaluate:
             return Score(math.nan, math.nan)
         return self._source.score(self.strategy.global_parameters)
@@ -341,7 +341,7 @@ class StepSet(ExchangeSet):
         return TimedExchange(self._candidate, [exchange], np.zeros(left.size), step.slowed, result, where.now, spans)
 
     def first(self) -> StepTiming:
-        """Return the timing of the job's last step, started at time 0 with the mean compute time on all workers."""
+        """Return the timing of a typical step: the job's last, begun at time 0, with mean compute on all workers."""
         job = self._job
         number = max(job.iterations - 1, 0)
         return self._timed(number, 0.0, np.full(job.source.workers, job.compute.mean))[1]

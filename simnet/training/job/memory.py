@@ -155,7 +155,7 @@ def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str
 
 
 def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
-    """Return the memory of a worker under the job's training strategy, measured on a new strategy."""
+    """Return a worker's memory under the job's training strategy, from the arrays of a strategy started for that."""
     own, source = job.strategy, job.source
     assert own is not None
     strategy = start_strategy(source, own, candidate, job.seed)
@@ -183,7 +183,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
 
 
 def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the bytes of masks in an inner step, and of the largest receive buffer for messages without a scheme."""
+    """Return two byte counts of an inner step: masks sent, and the largest receive buffer of unsparsified exchanges."""
     masks = received = 0.0
     for sync in strategy.step(gradients).syncs:
         if sync.what == "masks":

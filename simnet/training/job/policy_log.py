@@ -70,7 +70,7 @@ class PolicyLog:
         return None if self._measures is None else self._measures.measures(self._context_of(iteration, now, active))
 
     def measured(self, iteration: int, now: float, active: NDArray[np.intp], ends: Sequence[float]) -> None:
-        """Inform the policy when each round of a link probe arrived [s after the last worker began the iteration]."""
+        """Give the policy the end times of a link probe's rounds [s since the last worker began the iteration]."""
         assert self._measures is not None
         self._ends = ends
         self._measures.measured(self._context_of(iteration, now, active), ends)

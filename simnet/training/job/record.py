@@ -347,7 +347,6 @@ def _stage_seconds(device: DeviceProfile, exchanges: Sequence[Exchange], workers
 
 
 def _sum_statistic(exchanges: Sequence[Exchange], name: str, power: int = 1) -> Floats:
-    """Return, by worker, the sum over all buckets of the statistic `name` raised to `power`."""
     return functools.reduce(np.add, [np.asarray(one.stats[name]) ** power for one in exchanges])
 
 

@@ -40,7 +40,7 @@ class ProgressModel:
         return last - first
 
     def until(self, start: float, done: float) -> float:
-        """Return the time [s] at which `done` iterations after time `start` end; first call `between` for it."""
+        """Return the time [s] at which `done` iterations from `start` on end; `between` must have covered that time."""
         wanted = self._by(start) + done
         return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
 
@@ -141,7 +141,7 @@ class IterationSampling:
         return min(number, self.iterations - 1), self._reached + ahead
 
     def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
-        """Return how many iterations the last sample represents, and their duration [s]: estimated and expected."""
+        """Return how many iterations a sample represents, their duration [s], and `pace`'s estimate up to a factor."""
         if seconds <= 0:
             return left, 0.0, 0.0
         stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
@@ -164,7 +164,7 @@ class IterationSampling:
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges that are computed once, then reused; `window` different ones if the bytes depend on the gradients."""
+    """Exchanges computed once and then reused; those that depend on gradients are computed for `window` iterations."""
 
     def __init__(self, job: Job, window: int) -> None:
         super().__init__(job, (), training=FixedTraining(job.source))
@@ -249,7 +249,7 @@ class RecordedExchanges(SparsifierSet):
         return rows[wanted]
 
     def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
-        """Return the recorded exchange of a candidate of fixed volume, for the worker whose turn it is to select."""
+        """Return a candidate's exchanges, one a bucket, whose bytes do not depend on gradients; computed only once."""
         for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found
@@ -263,7 +263,7 @@ class RecordedExchanges(SparsifierSet):
 
 
 def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
-    """Return the range of iterations with the density of `iteration`, or only `iteration` if the density changes."""
+    """Return the half-open range of iterations around `iteration` during which the density is constant."""
     first = 0
     for ramp in job.density:
         last = first + ramp.iterations

@@ -114,7 +114,7 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
 
 
 def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
-    """Yield the (begin, end) times of a worker's bucket exchanges, without kernels for which messages wait."""
+    """Yield when a worker's bucket exchanges transfer data, as (begin, end) [s], less kernels that delay messages."""
     messages = timing.messages
     assert messages is not None
     assert timing.work is not None

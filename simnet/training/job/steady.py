@@ -1,4 +1,4 @@
-"""Detection of the steady part of a run, without drift of traffic and density. Policies are ranked by this part.
+"""Detection of the steady part of a run, in which traffic and density do not drift. Policies are ranked by this part.
 
 A run has settled if between the halves of its last half no mean of bytes, density and build-up moves by more than 10 %
 or two standard errors, at most 10 % of the time goes on exploration, and half to twice the entries asked for are
@@ -74,7 +74,7 @@ def steady_part(rows: Columns) -> SteadyPart:
 
 
 def last_half(iterations: int, period: int = 1) -> int:
-    """Return the first iteration of the last half of a run, which consists of whole periods of `period` iterations."""
+    """Return the first iteration of the last half of a run, which is rounded to multiples of `period` iterations."""
     return max(iterations - max(iterations // 2 // period, 1) * period, 0)
 
 
@@ -128,7 +128,7 @@ def _means_differ(one: Floats, other: Floats) -> bool:
 
 
 def _is_transient(name: str, values: Floats, start: int, last: int) -> bool:
-    """Return whether a statistic's mean over iterations `start` to 2 `start` differs from its mean from `last` on."""
+    """Return whether the mean of `values` over [start, 2 start) differs by over 10 % from that over [last, end)."""
     steady, block = values[last:], values[start : max(2 * start, 1)]
     if not np.isfinite(block).all():
         return True

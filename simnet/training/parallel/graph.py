@@ -110,7 +110,7 @@ class StepGraph:
 
     @cached_property
     def iteration(self) -> int:
-        """Iteration of the training run that this step simulates; 0 for a step without collectives."""
+        """Iteration of the training run that this step simulates, read from its first collective; 0 if it has none."""
         return next((call.iteration for call in self.calls), 0)
 
     def groups(self, name: GroupName) -> list[list[int]]:
@@ -198,7 +198,7 @@ class GraphBuilder:
         self._waits |= {number for number in numbers if number is not None}
 
     def computed(self) -> set[int]:
-        """Return the nodes on which the next compute node depends: the last compute node, and those that `wait` got."""
+        """Return the nodes that the next compute node depends on: the last compute node, and nodes set by `wait`."""
         return self._waits | (set() if self._computed is None else {self._computed})
 
     def hold(self, what: Literal["parameters", "gradients"], nbytes: int, first: int | None, last: int | None) -> None:
@@ -280,7 +280,7 @@ class StepTiming:
         return np.asarray(self.ended - self.begun)
 
     def waits(self) -> Floats:
-        """Return the seconds that each worker waits for each node, shape (nodes, P); the waits add up to `exposed`."""
+        """Return the seconds for which each node blocks each worker's compute, (nodes, P). They sum to `exposed`."""
         found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
             free = 0.0

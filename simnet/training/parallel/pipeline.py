@@ -21,7 +21,7 @@ _Pass: TypeAlias = tuple[Phase, int] | None
 
 
 class TiedWeights(NamedTuple):
-    """Weights that the first and last pipeline stage share; with `first`, their gradients are reduced before others."""
+    """Weights that the first and last pipeline stage share; if `first`, they are reduced before all other gradients."""
 
     unit: str
     elements: int
@@ -130,7 +130,7 @@ class _StageMerger:
         return first or (place, one) in self.arrives
 
     def add(self, place: int, one: _Pass, numbers: Sequence[int]) -> None:
-        """Add a pass of a stage, and the message that sends the pass's output to the next stage."""
+        """Add nodes `numbers`, a pass of pipeline stage `place`, and the message to the stage that needs its output."""
         became, waits = self.became[place], self.arrives.get((place, one))
         last = None
         for number in numbers:

@@ -91,7 +91,7 @@ class PlacedStep:
         return sent, received
 
     def _never_meet(self) -> bool:
-        """Return whether concurrent calls never share a link: they have one queue and group, or disjoint routes."""
+        """Return whether calls of different queues or process groups use disjoint routes, and so never share a link."""
         network, found = self.network, defaultdict[tuple[str, bytes], set[tuple[int, int]]](set)
         pairs = {id(one): _schedule_pairs(one) for one in self.schedules.values()}
         for number, schedule in self.schedules.items():
@@ -153,7 +153,7 @@ class SlowedComputing:
         self._beside, self._plan = np.zeros((2, workers), dtype=np.int64)
 
     def begin(self, number: int, workers: Workers, seconds: Floats) -> None:
-        """Start a compute node on some workers, given its `seconds` at full speed."""
+        """Start the compute of graph node `number` on some workers; `seconds` is its duration at full speed."""
         self._node[workers], self._left[workers] = number, seconds
         self._since[workers] = self._env.now
         self._settle(workers)

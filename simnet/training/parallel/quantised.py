@@ -67,7 +67,7 @@ class ZeroPlusPlus(CheckedOptions):
     def gather(
         self, step: GraphBuilder, unit: str, shard: int, dtype: str, phase: Phase, group: str, after: Waits
     ) -> int | None:
-        """Add the all-gather of a unit's parameter shards to a step, and return the number of its last node."""
+        """Add the all-gather of a unit's parameter shards to the graph `step`; return the index of the last node."""
         entries, ranks = shard * (self.nodes(step.workers).nodes if group == NODE else 1), step.ranks(group)
         if not self.zero_quantized_weights:
             return step.call("all_gather", unit, (entries, entries * ranks), dtype, phase, group=group, after=after)
@@ -78,7 +78,7 @@ class ZeroPlusPlus(CheckedOptions):
     def scatter(
         self, step: GraphBuilder, unit: str, layers: tuple[Layer, ...], dtype: str, group: str, queue: str | None = None
     ) -> int | None:
-        """Add the reduce-scatter of the gradients of `layers`, and return the number of its last node."""
+        """Add the reduce-scatter of the gradients of `layers` to the graph `step`; return its last node's index."""
         nodes, after = self.nodes(step.workers), step.computed()
         if self.zero_quantized_gradients and nodes.nodes > 1:
             return reduce_tensors(step, nodes, layers, dtype, after, unit)
@@ -90,7 +90,7 @@ class ZeroPlusPlus(CheckedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SDP4Bit(CheckedOptions):
-    """Options of SDP4Bit in ZeRO stages 1 and 2: 4-bit weight differences; 8-bit and then 4-bit gradients."""
+    """Options of SDP4Bit: weight differences of 4 bits; gradients of 8 bits inside nodes and 4 bits across nodes."""
 
     quantized_weights: bool = False
     quantized_gradients: bool = False
@@ -105,7 +105,7 @@ class SDP4Bit(CheckedOptions):
 
 
 def gather_differences(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
-    """Add the all-gathers of a bucket's quantised weight differences, and return the number of their last node."""
+    """Add all-gathers of a bucket's weight differences to the graph `step`; return the index of the last new node."""
     m = shard_of(elements, step.workers)
     return _add_gathers(step, "bucket", Hop.of(m, WEIGHT_BITS, -(-m // how.weight_group)), "step", "world", after)
 
@@ -129,7 +129,6 @@ def shard_of(elements: int, workers: int) -> int:
 
 
 def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: str = "bucket") -> int | None:
-    """Add the all-to-alls of a gradient reduction, inside nodes, then across nodes; return the number of the last."""
     waits, found = tuple(after), None
     for hop, group in ((first, NODE), (second, ACROSS)):
         for elements, dtype in _code_elements(hop):
@@ -140,7 +139,7 @@ def _two_hops(step: GraphBuilder, first: Hop, second: Hop, after: Waits, unit: s
 
 
 def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits) -> int | None:
-    """Add the reduction of a gradient bucket by SDP4Bit, and return the number of its last node."""
+    """Add SDP4Bit's reduction of a gradient bucket to the graph `step`; return the index of the last new graph node."""
     nodes, m = how.nodes(step.workers), shard_of(elements, step.workers)
     first = Hop.of(nodes.ranks * m, FIRST_BITS, nodes.ranks * -(-m // how.first_group))
     second = Hop.of(nodes.nodes * m, SECOND_BITS, nodes.nodes * -(-m // how.second_group))
@@ -150,7 +149,7 @@ def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Waits)
 def reduce_tensors(
     step: GraphBuilder, nodes: Nodes, layers: Iterable[Layer], dtype: str, after: Waits, unit: str = "bucket"
 ) -> int | None:
-    """Add the reductions of tensors by qgZ (ZeRO++), one after another, and return the number of their last node."""
+    """Add qgZ reductions (ZeRO++) of tensors, in sequence, to the graph `step`; return the last new node's index."""
     last: int | None = None
     waits = tuple(after)
     for layer in layers:

@@ -45,7 +45,7 @@ _Members: TypeAlias = tuple[_RankNode, ...]
 
 @dataclass(frozen=True, repr=False)
 class TracedStep:
-    """Step read from execution traces: its graph with sizes in bytes, compute seconds, (nodes, P), and notes."""
+    """Training step read from execution traces: task graph, compute seconds of each node and rank, and notes."""
 
     graph: StepGraph
     traced: Floats
@@ -138,7 +138,7 @@ def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
 def _trace_calls(
     traces: _Traces, together: Iterable[_Members]
 ) -> tuple[dict[str, Groups], dict[_Members, CollectiveCall]]:
-    """Return the process groups by name, and the collective call that each set of matched nodes makes."""
+    """Return the process groups by name, and the collective calls (a message is a broadcast) by their trace nodes."""
     layout: dict[str, Groups] = {}
     calls: dict[_Members, CollectiveCall] = {}
     for members in together:
@@ -172,7 +172,7 @@ def _trace_calls(
 def _topological_order(
     traces: _Traces, joint: Mapping[_RankNode, _Members], eager_limit: float
 ) -> tuple[dict[_Members, set[_Members]], list[_Members]]:
-    """Return the predecessors of each set of matched nodes, and these sets in topological order."""
+    """Return the predecessors of each operation (given as its trace nodes), and the operations in topological order."""
     place = {at: number for number, at in enumerate(traces)}
     members_of = {at: joint.get(at, (at,)) for at in traces}
     waits = _waits(traces, members_of, eager_limit)
@@ -201,7 +201,7 @@ def _topological_order(
 def _waits(
     traces: _Traces, members_of: Mapping[_RankNode, _Members], eager_limit: float
 ) -> dict[_Members, set[_Members]]:
-    """Return for each set of matched nodes the sets that must complete before it starts."""
+    """Return for each operation (given as its trace nodes) the operations that must complete before it starts."""
     # What waits for the receive of an eager message waits for the message and for what the receive waits for.
     found: dict[_Members, set[_Members]] = {members: set() for members in members_of.values()}
     completed: dict[_RankNode, set[_Members]] = {}

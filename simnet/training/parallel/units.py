@@ -28,7 +28,7 @@ def unit_name(name: str) -> str:
 
 
 class ListedUnit(NamedTuple):
-    """Unit in the list that describes a model: name, entries, work of each pass (seconds or operations), and copies."""
+    """Block in a list that describes a model: name, parameters, work of a pass [s or operations], and repeat count."""
 
     name: str
     parameters: int

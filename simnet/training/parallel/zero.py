@@ -262,7 +262,7 @@ class _ShardedGradients(NamedTuple):
         step.wait(*before)
 
     def _reduce(self, bucket: Sequence[Layer], elements: int) -> list[int | None]:
-        """Reduce a bucket's gradients, and return the node numbers of the calls."""
+        """Add the reduction of a gradient bucket to the step graph; return the indices of the graph nodes added."""
         after = self.step.computed()
         if self.sdp4bit.quantized_gradients:
             return [quantised.reduce_bucket(self.step, self.sdp4bit, elements, after)]

@@ -56,7 +56,7 @@ class Comparison:
         return pairs_in_order(*(self.totals[name].tolist() for name in ("measured", "predicted")))
 
     def sentences(self) -> list[str]:
-        """Return sentences on the fastest policy, the order of pairs, and policies that switch exchanges."""
+        """Return sentences on how well the fastest policy, the order of policies, and adaptive ones are predicted."""
         totals = self.totals
         found = []
         if (right := self.winner_is_right()) is not None:

@@ -21,12 +21,12 @@ _SHIPPED = files("simnet.cost_models.calibration.measured") / "jobs"
 
 
 def read_shipped(name: str) -> pd.DataFrame:
-    """Return a shipped CSV table on measured jobs: ``measured``, ``predicted``, ``first`` (job) or ``settings``."""
+    """Return a shipped CSV table: ``measured`` or ``predicted`` times, ``settings``, or times of the ``first`` job."""
     return pd.read_csv(io.StringIO(_SHIPPED.joinpath(f"{name}.csv").read_text(encoding="utf-8")))
 
 
 def settings_where(column: str) -> set[str]:
-    """Return the measured settings with the flag `column` of the settings table, such as ``changes`` of links."""
+    """Return the names of the measured settings for which a Boolean column of the settings table is true."""
     rows = read_shipped("settings")
     return set(rows.loc[rows[column], "setting"])
 
@@ -39,7 +39,7 @@ def shipped_jobs() -> pd.DataFrame:
 
 
 def median_iterations(both: pd.DataFrame) -> pd.DataFrame:
-    """Return iteration times by setting and exchange, of jobs with one exchange: medians, or means if links change.
+    """Return iteration times [s] by setting and policy, for jobs with a fixed exchange: medians; means if links change.
 
     If links change, means are used, since the median iterations of two jobs may have met different links.
     """
@@ -54,7 +54,7 @@ def median_iterations(both: pd.DataFrame) -> pd.DataFrame:
 
 
 def job_figures(both: pd.DataFrame) -> dict[str, Any]:
-    """Return statistics of predictions for the shipped jobs: time errors, order, coverage, and switching policies."""
+    """Return the accuracy of the predictions of shipped jobs: time errors, interval coverage, ranking of policies."""
     rows = median_iterations(both)
     winners = judged = 0
     pairs = ordered = 0

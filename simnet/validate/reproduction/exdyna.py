@@ -154,7 +154,7 @@ def padding() -> list[Row]:
 
 
 def _logged_rows(column: str, part: int, unit: str) -> list[Row]:
-    """Compare values in a column of published logs with simulated values, item `part` of `_logged_density`."""
+    """Compare a column of published logs with simulated density (`part` 0) or padding ratio (`part` 1) of rank 0."""
     known = read_published("exdyna_logs.csv").dropna(subset=column).to_dict("records")
     return [
         Row(f"{row['task']}, {row['scheme']}, target {row['density']:g}", row[column],

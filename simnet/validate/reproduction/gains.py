@@ -98,7 +98,7 @@ class Adam(NamedTuple):
 
 @cache
 def adam(gpus: int, each: int, gigabits: float, latency: float, inside: float, device: str) -> Adam:
-    """Simulate steps of 1-bit Adam for BERT-Large in fp16 on a cluster; `gigabits` and `inside` are link rates."""
+    """Simulate Adam and 1-bit Adam for BERT-Large; cards send `gigabits` [Gbit/s], links in nodes `inside` [byte/s]."""
     topology = {
         "nodes": gpus // each,
         "gpus_per_node": each,
@@ -116,7 +116,7 @@ def adam(gpus: int, each: int, gigabits: float, latency: float, inside: float, d
 
 
 def dense_steps(network: str) -> pd.DataFrame:
-    """Return the authors' measured dense steps of BERT-Large on a network [s, Gbit/s], most GPUs first.
+    """Return the authors' measured dense training steps of BERT-Large on a network, a row per GPU count, largest first.
 
     Columns: seconds of ``computing``, of which ``step`` is the optimiser's, and the ``gigabits`` a second that a card
     carries of the all-reduce.
@@ -130,7 +130,7 @@ def dense_steps(network: str) -> pd.DataFrame:
 
 
 def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
-    """Return steps of 1-bit Adam on Ethernet, under three assumptions on links: expected, lowest and highest gain."""
+    """Simulate 1-bit Adam on Ethernet under three assumptions, for the expected, lowest and highest speed-up."""
     # The first is in between, and with the others it gains the least and the most. Of the last the signs are those of
     # cards that carry all that they can, as many streams may do where one does not.
     inside, latency = NODE_BANDWIDTH["V100"], ETHERNET_LATENCY
@@ -145,7 +145,7 @@ def _on_ethernet(gpus: int) -> tuple[Adam, Adam, Adam]:
 
 
 def _on_infiniband() -> tuple[Adam, Adam, Adam]:
-    """Return steps of 1-bit Adam on InfiniBand, under assumptions for the expected, lowest and highest gain."""
+    """Simulate 1-bit Adam on InfiniBand under three assumptions, for the expected, lowest and highest speed-up."""
     inside, latency = NODE_BANDWIDTH["V100"], FAST_LATENCY
     return (
         adam(_FEWER_GPUS, 4, _PERFTEST, latency.middle, inside.middle, "v100-torch2.6"),

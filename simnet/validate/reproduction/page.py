@@ -159,7 +159,7 @@ def stated(section: str) -> str:
 
 
 def gain_reasons(found: Mapping[str, Sequence[Row] | None]) -> str:
-    """Return the Markdown section on each published gain: setting, assumptions, simnet's value and its reason."""
+    """Return a Markdown table of the speed-ups in papers: setting, assumptions, simnet's speed-up, and explanation."""
     ours = {
         row.what: row_cells(row)[2] for name, rows in found.items() if name.startswith("gain-") for row in rows or ()
     }

@@ -190,7 +190,7 @@ def sockets() -> list[Row]:
 
 
 def _dense_s(workers: int, parameters: int, latency: str, rate: str) -> Interval:
-    """Return the simulated time of a dense NCCL exchange, with its interval [s]."""
+    """Return the simulated time of a dense ring all-reduce by NCCL, as the middle of its prediction interval [s]."""
     star = topologies.star(workers, latency=units.seconds(latency), bandwidth=units.bandwidth(rate))
     took = Network(star, stack="nccl").time(allreduce_ring(workers, _FLOAT * parameters)).duration
     seconds, messages, kind = np.array(took), np.array(2.0 * (workers - 1)), kind_of_stack("nccl")

@@ -64,7 +64,10 @@ class Interval(NamedTuple):
         return min(published.low / self.low - 1, 0.0)
 
     def sign(self, published: Interval, none: float) -> str:
-        """Return whether interval and published gain agree on the side of `none`: right, wrong, open or none."""
+        """Return ``right`` if both gains lie on the same side of `none`, the value of no gain, or ``wrong`` if not.
+
+        It is ``none`` if the published gain includes that value, ``open`` if only this one does.
+        """
         if published.low <= none <= published.high:
             return "none"
         above = published.low > none
@@ -98,7 +101,7 @@ class Row(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """Kind of comparison, see `KINDS`: test (has a tolerance), echo (of a printed formula), or orientation."""
+        """Kind of comparison: ``orientation`` without a tolerance, ``echo`` if of a printed formula, else ``test``."""
         if self.tolerance is None:
             return "orientation"
         return "echo" if self.echo else "test"
@@ -117,10 +120,10 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Excess of the published value over simnet's; for text 0 if equal, 1 if not, NaN without a tolerance.
+        """Relative (if `absolute`, absolute) error of the published value. For text, 0 if equal and 1 if not.
 
         For intervals it is the distance by which the published one lies outside ours; for one value of ours, the
-        distance to a published range, negative if the range lies below.
+        distance to a published range, negative if the range lies below. NaN for text without a tolerance.
         """
         if isinstance(self.published, str) or isinstance(self.ours, str):
             if self.tolerance is None:
@@ -218,9 +221,9 @@ def kind_counts(rows: Iterable[Row]) -> dict[Kind, int]:
 
 
 def worst_row(rows: Iterable[Row]) -> Row | None:
-    """Return the row with the largest error relative to its tolerance, or with the largest error without tolerances.
+    """Return the row with the largest error relative to its tolerance, or if none has one, with the largest error.
 
-    Judged rows come first. None for names alone.
+    None if all rows compare names.
     """
     numbers = [row for row in rows if not math.isnan(row.error) and not isinstance(row.ours, str)]
     judged = [row for row in numbers if row.tolerance is not None]
@@ -243,7 +246,7 @@ def value(given: float | str | Interval) -> str:
 
 
 def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return rows as a table with the columns of `figure_rows`."""
+    """Return a table with one row per comparison: published value, simulated value, tolerance, and error."""
     return pd.DataFrame([figure_rows(row) for row in rows])
 
 

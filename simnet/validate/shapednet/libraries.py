@@ -235,7 +235,7 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return every measurement of settings that can be predicted, with the columns that `cases` reads."""
+    """Return one row per measurement, repetitions included, of the settings that can be predicted."""
     table = _keyed_rows(rows)
     return table[_known_rows(table)]
 
@@ -276,7 +276,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
 def calibrated(
     settings: pd.DataFrame, tool: str, profile: str = ""
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
-    """Fit a library's software overheads to idle links; return its transport stack by exchange, and the rows used."""
+    """Fit a library's software overheads to idle links; return stacks by (collective, algorithm), and rows used."""
     known = library(tool)
     idle = _corner_settings(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])
@@ -325,7 +325,7 @@ def _candidate_stack(one: Case, stacks: Mapping[tuple[str, str], Mapping[tuple[s
 
 
 def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
-    """Return the settings of lowest (`far`: highest) latency, of these those of highest bandwidth and fewest ranks."""
+    """Return the settings of lowest (if `far`, highest) latency, then of highest bandwidth, then of fewest ranks."""
     part = settings
     for name, largest in (("link_latency", far), ("link_bandwidth", True), ("ranks", False)):
         part = part[part[name] == (part[name].max() if largest else part[name].min())]
@@ -333,7 +333,7 @@ def _corner_settings(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
 
 
 def _fit_software(one: Case, stack: Stack, name: str, probe: float) -> float:
-    """Return the overhead `name` [s] with which the predicted time equals the measured time; `probe` is a step [s]."""
+    """Return the overhead `name` [s] that makes predicted and measured time equal; `probe` is the search step [s]."""
 
     def at(value: float) -> float:
         return one.takes(stack.with_software(**{name: value}))
@@ -372,7 +372,7 @@ def _known_rows(table: pd.DataFrame) -> list[bool]:
 def _across_changes(
     table: pd.DataFrame, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]
 ) -> pd.DataFrame:
-    """Predict iterations in which link settings change with these changes; return the table with the new times."""
+    """Predict the iterations during which link settings change once more, with the changes; return the table [s]."""
     ours = table["ours"].copy()
     for _, each in table.groupby(["run", "tool", "profile", "collective", "algorithm", "ranks", "sizes"], sort=False):
         part = each.sort_values("began")
