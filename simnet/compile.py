@@ -32,7 +32,7 @@ class Warmed(NamedTuple):
 
 
 def warm() -> Warmed:
-    """Compile the functions that are not in the cache."""
+    """Compile the numba functions of simnet that are not cached on disk; return their names and the cache folders."""
     if compiled_loop() is None:
         raise InputError("is missing, or told not to compile (NUMBA_DISABLE_JIT); loops are interpreted", field="numba")
     from simnet.base import native
@@ -50,7 +50,7 @@ def warm() -> Warmed:
 
 
 def main() -> None:
-    """Compile all functions, and print the folders of the cache."""
+    """Compile all numba functions of simnet that are not cached on disk, and print the cache folders."""
     done = warm()
     print(f"{len(done.functions)} functions are compiled." if done.functions else "Everything is compiled already.")
     for folder in done.folders:

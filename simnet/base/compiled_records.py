@@ -1,4 +1,4 @@
-"""Records with named fields for native code: all numbers and tables of a record are reached from one address.
+"""Records with named fields for native code, which finds all numbers and arrays of a record from one address.
 
 A table is an array of numbers, or of records that are dataclasses of numbers. Functions written for lists of such
 records compile unchanged (`simnet.base.native`); they take an address, so that calls are cheap.
@@ -36,13 +36,12 @@ def record_dtype(kind: type) -> np.dtype[Any]:
 
 
 def _number_dtype(hint: Any) -> np.dtype[Any]:
-    """Return the dtype of a numeric field from its annotation."""
     found: np.dtype[Any] = np.dtype(hint.__metadata__[0] if get_origin(hint) is Annotated else hint)
     return found
 
 
 def _entry_dtype(hint: Any) -> np.dtype[Any] | None:
-    """Return the dtype of the entries of a table field, given its annotation; None for a field that is a number."""
+    """Return the element dtype of an array field, given the field's type hint; None for a field that is one number."""
     if hint in _NUMBERS:
         return None
     kind = get_args(hint)[0] if get_origin(hint) is list else float
@@ -74,7 +73,7 @@ def _table_view(name: str, place: int, dtype: np.dtype[Any]) -> property:
 
 @cache
 def compiled_state(kind: type[State]) -> type[State]:
-    """Return a subclass of the dataclass `kind` that native code can access; its tables are numpy arrays.
+    """Return a subclass of the dataclass `kind` that native code can access; list fields become numpy arrays.
 
     `kind` has float, int, bool, and tables: `list` of one of these or of a dataclass of them, or a float64 array;
     Annotated numbers in tables have the annotated dtype.

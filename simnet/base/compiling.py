@@ -44,7 +44,7 @@ def compile_object(
 
 
 def _specimen(value: Any) -> Any:
-    """Return a value of the type of `value` with writable arrays; code compiled for these also takes read-only ones."""
+    """Replace arrays by small writable ones of the same type; code compiled for these also takes read-only arrays."""
     if isinstance(value, np.ndarray):
         whole = np.empty((2,) * value.ndim, value.dtype)
         return whole if value.flags.c_contiguous else whole[..., ::2]

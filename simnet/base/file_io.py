@@ -69,7 +69,9 @@ def read_bytes(path: Path, largest: int, *, unpack: bool = True) -> bytes:
 
 @contextmanager
 def open_reading(path: Path, largest: int, *, unpack: bool = True) -> Iterator[Callable[[int], bytes]]:
-    """Provide a function that, given n, returns up to n more bytes of a file; parameters are those of `read_bytes`.
+    """Provide a function that, given n, returns the next n bytes of a file or fewer; `unpack` unpacks gzip content.
+
+    InputError if the file cannot be read, or has more than `largest` bytes when unpacked.
 
     Examples
     --------
@@ -194,7 +196,7 @@ def open_atomic(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file as `open_atomic` does; InputError if the file cannot be written.
+    """Open a binary file for writing that appears under `path` only if the block succeeds; InputError if it cannot.
 
     Examples
     --------
@@ -279,7 +281,7 @@ def write_new(files: Mapping[Path, bytes | str], force: bool) -> None:
 
 
 def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> None:
-    """Raise InputError if one of `targets` exists and may not be replaced; parameters are those of `stage_files`."""
+    """Raise InputError if a target exists without `force`, or is a folder that has files with none of `suffixes`."""
     for target in targets:
         with explain_write_errors(target, advice=""):
             if not (target.exists() or target.is_symlink()):
@@ -369,7 +371,7 @@ class FileSet(NamedTuple):
     last: str
 
     def inside(self, prefix: str) -> tuple[str, ...]:
-        """Return the glob patterns of the set's files in folders that match `prefix`."""
+        """Return the glob patterns for the same files in a folder: ``{prefix}/{name}`` for each of `names`."""
         return tuple(f"{prefix}/{name}" for name in self.names)
 
 

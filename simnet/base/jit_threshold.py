@@ -48,7 +48,7 @@ class JitThreshold:
         self.loading, self.compiling, self.is_kept, self.done = loading, compiling, is_kept, 0.0
 
     def is_enough_with(self, work: float, ahead: float = 0.0) -> bool:
-        """Record `work`; return whether all work so far, or earlier work plus future work `ahead`, is enough."""
+        """Record `work`; return if native code saves time, given earlier work plus the larger of `work` and `ahead`."""
         whole = self.done + max(work, ahead)
         self.done += work
         return whole >= self.loading and (whole >= self.compiling or self.is_kept())

@@ -1,4 +1,4 @@
-"""Names of packages that are imported when they are used."""
+"""Lazy imports: a package's modules are imported only when a name from them is first used."""
 
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, Collection[str]]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package, given the names in each of its modules."""
+    """Return a package's ``__getattr__``, which imports a name when it is first used; `homes` lists names by module."""
 
     def find(name: str) -> Any:
         for home, names in homes.items():

@@ -247,7 +247,7 @@ def name_authors() -> Iterator[None]:
 
 
 def refused_names(kind: Kind) -> str:
-    """Return a suffix for unknown-name errors that lists the plug-ins that may not be loaded; "" if there are none."""
+    """Return a suffix for unknown-name errors that lists plug-ins whose loading is disabled; "" if there are none."""
     refused = sorted(one.name for one in _all_entries(kind) if not plugins_allowed() and not _is_own(one))
     return f"; not looked at: {', '.join(refused)}, {_WHY}" if refused else ""
 

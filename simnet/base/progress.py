@@ -64,7 +64,7 @@ def progress_stage(share: float) -> Iterator[None]:
 
 
 def track_progress(items: Collection[T], share: float = 1.0) -> Iterator[T]:
-    """Yield `items` and report equal progress after each; all together count as the fraction `share` of the rest."""
+    """Yield `items`, reporting equal progress after each: in all, a fraction `share` of the progress still missing."""
     listener = _listener.get()
     if listener is None or len(items) == 0:
         yield from items
@@ -86,7 +86,6 @@ def report_share(share: float, done: str) -> None:
 
 
 def _finish_step(listener: _Listener) -> None:
-    """Report that the current step is done."""
     if listener.end > listener.done:
         listener.done = listener.end
         listener.tell(listener.done)

@@ -43,7 +43,7 @@ class _RowPlace(NamedTuple):
 
 
 class Shard:
-    """The rows of workers `first`, `first` + `shards`, ..., stored in the process of this shard."""
+    """One process's part of distributed arrays: the rows of every `shards`-th worker, from worker `first` on."""
 
     def __init__(self, source: Separable, first: int, shards: int) -> None:
         self._source, self._shards = source, shards
@@ -119,7 +119,7 @@ class Shards:
 
 
 class Rows:
-    """A float32 array of shape (P, n) distributed over shards, with the operations that exchanges need.
+    """A float32 array with a row for each of P workers and n columns, whose rows are stored in several processes.
 
     Rows have a number in their shards, workers in order, and a range of entries; `base` of a view is the rows viewed.
     Callers that send mutating work must respect ``flags.writeable``, as of an array.
@@ -143,7 +143,7 @@ class Rows:
         return self.each(np.copy)
 
     def __getitem__(self, part: Any) -> Any:
-        """Return a copy of one worker's row for an integer, or a view for ``[:, a:b]`` or an array of workers."""
+        """Return a copy of one row for ``[i]``; `Rows` that share the stored data for ``[:, a:b]`` or ``[indices]``."""
         if isinstance(part, tuple):
             start, stop, step = part[1].indices(self.shape[1])
             if part[0] != slice(None) or step != 1:

@@ -1,4 +1,4 @@
-"""Starts the shards of `simnet.base.rows`, which store rows of workers: local processes, or actors on Dask workers."""
+"""Starts shards: processes or Dask actors that together store arrays with a row per worker, some rows each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simnet.base.rows import Ask, Separable, Shard, Shards
 
 @contextmanager
 def open_shards(source: Separable, where: str) -> Iterator[Shards]:
-    """Provide, in a block, shards of a job's workers as processes or on Dask; each shard has a copy of `source`.
+    """Start, for a block, processes or Dask actors that each draw from `source` and store gradients of some workers.
 
     `where` is ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for a shard per Dask worker. InputError if neither, if
     Dask is not installed, or the scheduler does not answer.
@@ -74,7 +74,6 @@ _here: list[Shard] = []
 
 
 def _begin_shard(source: Separable, first: int, shards: int, _: Report) -> None:
-    """Create the `Shard` of this process."""
     _here[:] = [Shard(source, first, shards)]
 
 

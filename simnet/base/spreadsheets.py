@@ -33,7 +33,7 @@ def guard_cell(cell: T) -> T | str:
 
 
 def unguard_cell(cell: str) -> str:
-    """Return the text that a cell had before `guard_cell`.
+    """Return a cell without the apostrophe that stops spreadsheets from running a formula; other cells are unchanged.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def unguard_cell(cell: str) -> str:
 
 
 def guard_table(table: pd.DataFrame) -> pd.DataFrame:
-    r"""Return a copy of a table in which `guard_cell` was applied to texts and headings.
+    r"""Return a copy of a table with an apostrophe before texts and headings that a spreadsheet may run as formulas.
 
     Examples
     --------

@@ -9,7 +9,7 @@ from simnet.base.file_io import read_shipped_rows
 
 
 class Term(NamedTuple):
-    """A term of reports (`report` is "x") or of the glossary, or the label of an exchange with its scheme (`type`)."""
+    """A word and its meaning. `report` is "x" if reports use the word; `type` is the scheme that a label stands for."""
 
     term: str
     also: str
@@ -36,7 +36,7 @@ def find_term(word: str) -> Term | None:
 
 
 def explain(word: str) -> str:
-    """Return a sentence that explains a term of reports or the glossary; "" for other words.
+    """Return a sentence that explains a term of reports or the glossary, or a label; "" for an unknown word.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def explain(word: str) -> str:
 
 
 def meaning(word: str) -> str:
-    """Return the meaning of a word as plain text; "" for other words."""
+    """Return the meaning of a term or label as plain text; "" for an unknown word."""
     found = find_term(word)
     return "" if found is None else found.meaning.replace("`", "")
 

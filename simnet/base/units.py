@@ -201,7 +201,7 @@ def finite(value: float) -> float | None:
 
 
 def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float | str | None]:
-    """Return JSON fields ``low`` and ``high``, with suffix `unit`; nulls and a remark if the interval is too wide.
+    """Return an interval as JSON fields ``low{unit}`` and ``high{unit}``; nulls and a remark if too wide to report.
 
     Examples
     --------
@@ -274,7 +274,7 @@ def _unit_factor(unit: str, shown: str, kind: _UnitKind) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def _resolve_unit(unit: str) -> tuple[Decimal, _UnitKind | None] | None:
-    """Return a unit's factor to SI and its kind, such as bandwidth (None: no kind here); None for an unknown unit."""
+    """Return a unit's factor to SI and its kind, which is None for a unit such as s/s; None for an unknown unit."""
     above, slash, below = unit.partition("/")
     first, second = _UNITS.get(above.strip()), _UNITS.get(below.strip())
     if first is None or not slash:

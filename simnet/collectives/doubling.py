@@ -97,7 +97,7 @@ def halving(n_ranks: int) -> ChunkProgram:
 
 
 def _fold_ranks(P: int) -> tuple[Ranks, Ranks]:
-    """Return the ranks that take part (a power of two), and the others, each represented by a neighbouring rank."""
+    """Return the ranks that run the exchange, a power of two of them, and the ranks r that rank r - 1 stands in for."""
     extra = P - (1 << (P.bit_length() - 1))
     leave = np.arange(1, 2 * extra, 2)
     return np.setdiff1d(np.arange(P), leave), leave
@@ -280,7 +280,7 @@ def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: floa
 
 @collective("alltoall", "bruck", cost=costs.bruck_alltoall, mpi=("modified_bruck",), calibrated=True)
 def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
-    """Bruck's all-to-all: in round k a rank sends 2^k ranks onward all blocks whose distance to their target has bit k.
+    """Bruck's all-to-all: in round k, rank r sends to rank r + 2^k all blocks whose distance to the target has bit k.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Adviser in a DDP hook: workers share iteration times, worker 0 picks the next exchange, and all workers use it.
+"""Chooses the scheme of a DDP hook: workers share iteration times, and worker 0 picks the scheme that all use next.
 
 They agree on a thread and a gloo group of their own, so nothing waits: the choice for an iteration uses what was known
 two iterations before.
@@ -33,7 +33,7 @@ _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
 class _AgreedDecision(NamedTuple):
-    """Worker 0's decision: next exchange (index), whether to probe the network, and whether it knows exchange times."""
+    """Worker 0's decision: index of the next scheme, whether to probe the network, and whether times are known."""
 
     choice: int
     probes: bool
@@ -49,7 +49,7 @@ class _ProbeTimes(NamedTuple):
 
 
 class Advising:
-    """Gathers iteration times of all workers, lets worker 0 choose the next exchange, and sends its choice to all."""
+    """Gathers iteration times of all workers, lets worker 0 choose the next scheme, and sends the choice to all."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Advising:
         self._sizes: tuple[int, ...] = ()
 
     def start(self, entries: int) -> None:
-        """Begin, in the background, to probe the network and to choose the first exchange, of `entries` entries."""
+        """Probe the network in the background, to choose the first scheme for a gradient of `entries` values."""
         if self._may_probe:
             self._sizes = (entries,)
             self._pending = self._pool.submit(self._first)
@@ -100,7 +100,10 @@ class Advising:
     def begin(
         self, number: int, before: LoggedIteration | None, sizes: tuple[int, ...], clock: StageClock
     ) -> TableEntry:
-        """Return the exchange for an iteration. Every worker calls this when DDP hands over the first bucket."""
+        """Return the scheme of iteration `number`; `before` logs the previous one, whose buckets have `sizes` entries.
+
+        Every worker calls this when DDP hands over the first bucket.
+        """
         if before is not None:
             self._iterations.append((before, sizes))
         probe = False
@@ -115,19 +118,19 @@ class Advising:
         return self._entries[self._choice]
 
     def close(self) -> None:
-        """End the adviser's thread, close its decision log and destroy its process group."""
+        """End the background thread, close the file of decisions, and destroy the process group."""
         self._pool.shutdown()
         if self._file is not None:
             self._file.close()
         destroy_group(self._group)
 
     def _first(self) -> _AgreedDecision:
-        """Probe the network and agree on the first exchange. This runs on the adviser's thread."""
+        """Probe the network and return the decision for the first iteration. This runs on the background thread."""
         self._ping(probe_bytes(self._costs(self._sizes)))
         return self._agree(0, [], None)
 
     def _ping(self, more: float = 0.0) -> None:
-        """Time round trips to the next worker, one of them with `more` bytes, and answer the previous worker."""
+        """Time round trips to the next worker, `PINGS` short ones and one of `more` bytes; answer the previous one."""
         ahead, behind = (global_rank(self._group, (self.rank + step) % self.size) for step in (1, -1))
         begin, took, entries = time.perf_counter(), [], [round(one / WORD) for one in (WORD,) * PINGS + (more,) if one]
         for number, length in enumerate(entries):
@@ -149,7 +152,7 @@ class Advising:
     def _agree(
         self, number: int, told: list[tuple[LoggedIteration, tuple[int, ...]]], clock: StageClock | None
     ) -> _AgreedDecision:
-        """Share iteration times and agree on the exchange for a later iteration. This runs on the adviser's thread."""
+        """Share iteration times; return worker 0's decision for iteration `number`. Runs on the background thread."""
         rows = [_iteration_times(one, clock) for one, _ in told if clock is not None]
         # Of messages the least, which waited for nobody; of the rest the slowest worker.
         numbers = [
@@ -204,7 +207,7 @@ class Advising:
 
 
 def _gloo_candidate(entry: TableEntry) -> Candidate:
-    """Return the exchange of a table entry as a `Candidate` with gloo's collective algorithms, to estimate its time."""
+    """Return a scheme and its options, with the collective algorithms of gloo, to estimate its exchange time."""
     scheme = sparsifier_models.scheme(entry.scheme)
     known = {one.name for one in dataclasses.fields(scheme.option_type)}
     options = {name: value for name, value in entry.options.items() if name != "accumulation"}

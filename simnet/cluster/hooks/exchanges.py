@@ -24,7 +24,7 @@ from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
 
 
 def select_oktopk(part: BucketShare) -> Selected:
-    """Select by Ok-Topk; return indices, threshold, whether that was recomputed, and whether to recut the regions."""
+    """Select by Ok-Topk; return indices, threshold, and whether it and the workers' index ranges are recomputed."""
     model = part.model
     if model.iteration < model.options.warm_up:
         return ()
@@ -67,7 +67,7 @@ def exchange_oktopk(part: BucketShare, selected: Selected, messages: GroupMessag
 
 
 def _split_and_reduce(part: BucketShare, chosen: torch.Tensor, messages: GroupMessages) -> None:
-    """Sum the entries that all workers selected in this worker's region of the gradient, into `part.update`."""
+    """Reduce-scatter: sum into `part.update` the entries that any worker selected in this worker's index range."""
     given, update, P, rank = part.given, part.update, messages.size, messages.rank
     cuts = torch.from_numpy(part.model.cuts).to(given.device)
     ends = torch.searchsorted(chosen, cuts).tolist()
@@ -99,7 +99,7 @@ def _split_and_reduce(part: BucketShare, chosen: torch.Tensor, messages: GroupMe
 def _all_pieces(
     part: BucketShare, mine: torch.Tensor, exact: bool, messages: GroupMessages
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gather the globally selected entries of all workers' regions; return their ascending indices and their sums."""
+    """Gather all workers' indices `mine` with their summed values, not load-balanced if `exact`; return both."""
     rank = messages.rank
     count = torch.tensor([len(mine)], dtype=torch.int32, device=mine.device)
     pieces: Indices = torch.cat(messages.all_gather(count)).cpu().numpy().astype(np.int64)
@@ -178,7 +178,7 @@ def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessage
 
 
 def _offer_indices(part: BucketShare) -> Selected:
-    """Return the indices of the k largest entries; if workers compare norms (``var``), also the squared norm."""
+    """Return the indices of the k largest magnitudes, and with `selection` "var" the squared norm of these entries."""
     model = part.model
     if model.options.selection == "star":
         if part.rank != model.turn and model.options.compat == "released":

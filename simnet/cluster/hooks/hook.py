@@ -32,7 +32,7 @@ from simnet.training.job.exchange import check_feedback
 
 
 class Hook:
-    """A DDP communication hook that exchanges gradients by one scheme, or by the scheme that a table or adviser picks.
+    """A DDP communication hook that exchanges gradients by one scheme, or switches schemes as its measurements advise.
 
     `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force, `choices` the
     exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model does not have.
@@ -243,7 +243,7 @@ class Hook:
             raise self._failure
 
     def close(self) -> None:
-        """End the hook's threads and process groups. Later iterations restart them, except for the adviser."""
+        """End threads and process groups. Later iterations restart them, but a hook from `advised` stops switching."""
         atexit.unregister(self.close)
         if self._thread is not None:
             self._tasks.put(None)
@@ -257,7 +257,7 @@ class Hook:
             self._own = None
 
     def _begin(self, device: Any) -> None:
-        """Begin an iteration: probe the network if that is due, and set the exchange that a table or adviser picks."""
+        """Begin an iteration: probe the network if that is due, and pick the scheme if the hook can switch schemes."""
         if self._own is None:
             self._own = new_group_like(self._given)
             atexit.register(self.close)
@@ -272,7 +272,7 @@ class Hook:
         self.marks = LoggedIteration(self.iteration, self.entry.label, self.entry.density)
 
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
-        """Return the scheme object of exchange `number` for a bucket; each exchange has one object per bucket."""
+        """Return the scheme of ``choices[number]`` with its state for the bucket of these `parameters` (their ids)."""
         # State by position in the bucket, such as Ok-Topk's region boundaries, is invalid once parameters move.
         entry = self.choices[number]
         found = self._models.get((number, parameters))
@@ -289,7 +289,7 @@ class Hook:
         return found
 
     def _part(self, bucket: Any, flat: torch.Tensor) -> BucketShare:
-        """Return this worker's share of a bucket: gradient plus residual, with the scheme and the update buffer."""
+        """Return this worker's data for a bucket: gradient plus residual, the scheme, and a buffer for the update."""
         parameters = tuple(map(id, bucket.parameters()))
         model = self._model(self.choices.index(self.entry), parameters, flat.numel())
         model.iteration = self.iteration

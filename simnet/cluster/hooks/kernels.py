@@ -1,4 +1,4 @@
-"""Kernels of the schemes on PyTorch tensors, a worker's share of a bucket, and the format of sparse messages.
+"""Selection kernels on PyTorch tensors, one worker's data for a DDP bucket, and the format of sparse messages.
 
 On a processor kernels are those of `simnet.sparsifier_models.selection`; on a GPU those of torch, whose top-k takes any
 of equal magnitudes, while simnet's takes the first ones.
@@ -43,7 +43,7 @@ def squared_norm(values: torch.Tensor) -> torch.Tensor:
 
 
 class BucketShare(NamedTuple):
-    """A worker's share of a DDP bucket: scheme, rank, gradient with residual, and buffer for the update."""
+    """One worker's data for a DDP bucket: scheme, rank, gradient with residual, and buffer for the update."""
 
     # The scheme of the bucket.
     model: Any

@@ -174,7 +174,7 @@ class TorchCommunicator(Communicator):
             dist.destroy_process_group(group)
 
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
-        """Call a collective of torch.distributed, in the form that DDP and FSDP use."""
+        """Call the torch.distributed collective `name` on flat tensors from `out` to `into`, or in place in `out`."""
         if name == "all_reduce":
             dist.all_reduce(out, group=group)
         elif name == "broadcast":

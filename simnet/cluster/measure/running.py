@@ -115,7 +115,7 @@ def _wave_elements(first: float, step: float, start: int, length: int) -> Number
 
 
 def expected_result(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
-    """Return a rank's correct result if all ranks send their `rank_content`; None for a rank that receives nothing.
+    """Return the correct result at the rank with index `place` when all ranks send test data; None if it gets nothing.
 
     `length` is the number of elements of the full vector over all ranks.
     """
@@ -195,12 +195,12 @@ class _CurveTimer:
         self._calls = 0
 
     def shared(self, value: float) -> tuple[list[float], float]:
-        """Share `value` among all ranks; return the values of the test's ranks, and rank 0's time [s since start]."""
+        """Gather every rank's `value`; return those of the tested ranks, and the time since the start on rank 0 [s]."""
         table = self.communicator.gather(np.array([value, time.perf_counter() - self.origin]))
         return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
 
     def attempt(self) -> tuple[int, str]:
-        """Try a small call; return the number of wrong elements, and the reason if the call failed at all ranks."""
+        """Try a call of the smallest size; return the number of wrong elements, and the reason if every rank failed."""
         count, reason = math.nan, ""
         if self.member:
             curve = self.curve
@@ -240,7 +240,7 @@ class _CurveTimer:
 
 
 def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: MeasuredRows) -> float:
-    """Run a test in 1 / `left` of the time that remains until `seconds`; return the time since the start [s]."""
+    """Run one of `left` tests that share the time until `seconds` [s] equally; return the time since the start [s]."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
@@ -276,7 +276,7 @@ class _CurvePoint:
 
 
 def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_CurvePoint], float]:
-    """Time one call per size while all repetitions fit before `end` [s]; return these sizes, and the time [s]."""
+    """Time a call of each size that can be repeated until `end` [s]; return these sizes and the elapsed time [s]."""
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
     points: list[_CurvePoint] = []
@@ -353,7 +353,7 @@ _CALLS, _REPETITIONS = 2000, 20
 
 
 def calls_in_a_row(seconds: float, share: float) -> int:
-    """Return the number of calls in a repetition, given the time of a call and the time `share` for its size [s]."""
+    """Return how many calls a repetition has if a call takes `seconds` and all repetitions may take `share` [s]."""
     return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
 
 

@@ -147,11 +147,11 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return which errors set the interval: "beyond" instead of "ranks" for nodes outside the measured range."""
+        """Return which held-out errors set the interval: `basis`, or "beyond" if nodes are outside measured ones."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
-        """Return the algorithms, or the protocols (by `name`), for which times can be predicted, sorted."""
+        """Return the sorted algorithms (`name` "algorithm") or protocols ("protocol") whose times can be predicted."""
         known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 

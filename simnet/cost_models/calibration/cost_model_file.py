@@ -110,7 +110,7 @@ _SHARED_FIELDS = ("sources", "system", "topology", "network", "stack", "eager", 
 
 
 class CostModelFile(_FilePart):
-    """The schema of a fabric file."""
+    """The schema of the file that ``simnet calibrate`` writes: a calibrated cost model of collectives (fabric file)."""
 
     version: Literal[2]
     sources: Annotated[list[_Text], MaxLen(1000)] = []

@@ -67,7 +67,7 @@ def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
 def mixture_weights(
     curves: Sequence[Curve], by_curve_model: Mapping[str, Sequence[HeldOut]]
 ) -> dict[Setting, dict[str, float]]:
-    """Return for each curve the weights of its models (time over size), from errors at held-out sizes; {} without any.
+    """Return the mixture weights of curve models for each measured curve, from held-out errors; {} without errors.
 
     A weight is the inverse fourth power of the typical error; weights below a tenth are dropped. Errors on all curves
     count as much as eight sizes of the curve. The plainest model with less than 0.05 % is taken alone.
@@ -97,7 +97,7 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Hold out `ranks` ranks: return other curves, and held-out ones of the same collective, algorithm and protocol."""
+    """Return curves not on `ranks` ranks, and those on `ranks` ranks of the same collective, algorithm and protocol."""
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
@@ -154,7 +154,7 @@ class ModelChoice(NamedTuple):
 
 
 def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
-    """Return the models, way to count steps, and method for unmeasured collectives that best predict held-out times.
+    """Choose by cross-validation: curve models, how steps of collectives are counted, and a method for new collectives.
 
     With `plain`, models for comparison are judged too; with `wide`, predictions of other ranks and collectives.
     """
@@ -207,7 +207,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Return the error of one way to count steps, the better method for new collectives, and held-out predictions."""
+    """Cross-validate step counts: return error, method for new collectives, and held-out ranks and collectives."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

@@ -267,7 +267,7 @@ def fit_three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def fit_five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Interpolate in log-log between five measured sizes: the first, the last, and three at even distances."""
+    """Interpolate in log-log between five measured points: the first, the last, and three at evenly spaced indices."""
     chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
     return CurveModel(points=_point_pairs(sizes[chosen], seconds[chosen]))
 

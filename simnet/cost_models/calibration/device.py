@@ -210,12 +210,11 @@ def encoding_calls(n: int, chosen: selection.Indices, sent: selection.Values) ->
 
 
 def _kernel_sources(library: str) -> dict[str, str]:
-    """Return, for each kernel of a library, the description of its implementation."""
     return {row["method"]: row["source"] for row in read_shipped_rows("data/kernels.csv") if row["library"] == library}
 
 
 def _entry_counts(n: int, density: float) -> tuple[int, int, int]:
-    """Return the entries to select of `n`, the entries of one of `ROW_SEGMENTS` segments, and those to select in it."""
+    """Return how many of `n` entries to select, the length of each of `ROW_SEGMENTS` parts, and how many in each."""
     row = max(1, n // ROW_SEGMENTS)
     return max(1, round(density * n)), row, max(1, round(density * row))
 

@@ -94,7 +94,7 @@ def _host_gates(network: Network, out: bool) -> list[list[int]]:
 
 
 def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
-    """Return how long the links `gates` together take to carry `nbytes` [s], at full rate from `timing`'s start."""
+    """Return the time [s] in which parallel links (`gates`) carry `nbytes` at full rate, starting at `timing.start`."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
     timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]

@@ -68,7 +68,7 @@ def linked_rates(links: Links, ranks: int, link: float, otherwise: float) -> tup
 
 @cache
 def _rates_of(links: Links, link: float, otherwise: float) -> InsideRates:
-    """Return a group's bandwidths by traffic pattern [byte/s], given the number of links between each two devices."""
+    """Return bandwidths among devices [byte/s] from link counts of pairs, a link's rate, and the rate without links."""
     many = len(links)
     rates = np.array(links) * link
     between = np.where(rates > 0, rates, otherwise) + np.diag(np.full(many, np.inf))

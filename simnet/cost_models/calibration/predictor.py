@@ -117,7 +117,7 @@ class Predictor:
     ranks_by: Literal["scaling", "steps", "interpolation"] = "scaling"
 
     def basis(self, setting: Setting) -> Basis:
-        """Return how a setting differs from measured ones: in "sizes", "ranks" (or "beyond"), or "collectives"."""
+        """Return what is not measured: "sizes", "ranks" inside or ("beyond") outside the range, or "collectives"."""
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"
@@ -245,7 +245,7 @@ class Predictor:
 
     @cached_property
     def _misfit(self) -> float:
-        """Mean absolute log ratio of measured times to times by counted steps and bytes; 0 if there are none."""
+        """Mean absolute log ratio of measured times to times by the step model; 0 if the step model covers no curve."""
         found = [self._log_errors([one], np.geomspace(one.smallest, one.largest, _SIZES)) for one in self.known]
         return float(np.mean([np.abs(one) for one in found if one is not None] or 0.0))
 
@@ -277,7 +277,7 @@ class Predictor:
         return self.steps is not None and self.steps.nccl
 
     def _chunked(self, setting: Setting) -> bool:
-        """Return whether curves on different numbers of ranks compare at equal bytes per rank, as suits rings."""
+        """Return whether curves on different numbers of ranks are compared at equal bytes per rank, as in rings."""
         rings = setting.algorithm.casefold().startswith("ring") or self._counts_like_nccl
         return rings and setting.collective in CHUNKED_COLLECTIVES
 
@@ -298,13 +298,13 @@ class Predictor:
         return math.sqrt(max(min(abs(math.log2(setting.ranks / one.setting.ranks)) for one in family), 1.0))
 
     def _log_errors(self, family: Sequence[FittedCurve], asked: Floats) -> list[Floats] | None:
-        """Return log(time / time by counted steps) of each curve; None if steps are unknown for any curve."""
+        """Return log(curve / step model) of times at sizes `asked`, by curve; None if the model lacks a curve."""
         bases = [None if self.steps is None else self.steps.at(one.setting, asked) for one in family]
         found = [np.log(one.through(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None]
         return found if len(found) == len(family) else None
 
     def _factor_at_others(self, setting: Setting, asked: Floats) -> Floats:
-        """Return the ratio of measured time to time by counted steps, as a geometric mean over measured collectives."""
+        """Return the ratio of measured times to times by the step model, a geometric mean over measured collectives."""
         names = sorted({one.setting.family for one in self.known})
         families = [[one for one in self.known if one.setting.family == name] for name in names]
         known = [(family, off) for family in families if (off := self._log_errors(family, asked)) is not None]

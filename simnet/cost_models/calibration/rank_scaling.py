@@ -45,10 +45,10 @@ _OF_RING = 0.46  # As NCCL counts: half, for both ways along the tree, less 8 %.
 
 
 def term_counts(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> Floats:
-    """Return how many launches, steps (tree, ring) and bytes (out of, inside a node) a one-byte collective takes, (5,).
+    """Return counts of launches, tree steps, ring steps, and bytes out of and inside a node, for a one-byte call, (5,).
 
-    The terms are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the
-    only node. `by_tree` are the bytes that a node of two sends along a double tree, for a vector of one byte.
+    A step to a peer is a ring step; bytes inside count on a single node only. `by_tree` are the bytes that a node of
+    two sends along a double tree, for a vector of one byte; `cards` is the number of network cards of a node.
     """
     ranks, nodes = setting.ranks, min(setting.nodes or setting.ranks, setting.ranks)
     if ranks < 2:

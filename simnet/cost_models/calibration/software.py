@@ -232,7 +232,7 @@ class CalibratedSoftware:
         return self._fits[key]
 
     def _with_lower_latency(self, graph: Graph) -> Graph:
-        """Return a topology, with lower latencies if all algorithms would be slower than a measured call."""
+        """Return `graph`, or a copy with lower latencies if all library algorithms would exceed a measured time."""
         share, bare, each = 1.0, Network(graph), self._per_node or 1
         for one in self.model.model.known:
             # Ranks fill nodes in blocks.
@@ -264,7 +264,7 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raises_eager_limit(profile: str) -> bool:
-    """Return whether a library's settings `profile` in a measurement are the default ("") or make messages eager."""
+    """Return if messages of any size count as eager: for default library settings (`profile` "") or "eager" ones."""
     return not profile or "eager" in profile
 
 

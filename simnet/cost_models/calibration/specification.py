@@ -113,7 +113,7 @@ def specified_step_model(platform: Platform) -> SpecifiedStepModel:
 
 
 def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
-    """Return a platform's costs per launch, step and byte by name, with full nodes, and standard errors of logarithms.
+    """Return costs per launch, step and byte on full nodes, by name, each with the standard error of its logarithm.
 
     `specified_times` distinguishes links, protocols and algorithms further.
     """
@@ -216,7 +216,7 @@ def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
 
 
 def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: InsideRates, asked: Floats) -> Floats | None:
-    """Return times [s] of NCCL's pinned or fastest algorithm; on two nodes, the geometric mean of fastest and ring."""
+    """Return times [s] of the pinned algorithm, else NCCL's fastest (on two nodes its geometric mean with ring)."""
     ways = _like_nccl(platform, setting, nodes, inside)
     if not ways:
         return None

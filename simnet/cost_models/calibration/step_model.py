@@ -76,7 +76,7 @@ def known_algorithms() -> tuple[str, ...]:
 
 
 def _known_algorithms(collective: str) -> dict[str, registry.Collective]:
-    """Return the algorithms of a collective that are counted from schedules, by name."""
+    """Return, by name, a collective's algorithms whose steps and bytes can be counted in their schedules."""
     return _registered_algorithms(collective, plugins.plugins_allowed())
 
 
@@ -137,7 +137,7 @@ def _neighbour_rounds(ranks: int) -> Iterable[Round]:
 def count_like_nccl(
     collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False, cards: float = math.inf
 ) -> tuple[StepCount, ...]:
-    """Return step counts by NCCL's formulas, of the pinned `algorithm` or of all algorithms NCCL may choose.
+    """Return step counts by NCCL's formulas, of `algorithm` or, if NCCL has none of that name, of all it may choose.
 
     A chunk crosses the network once per node; trees are pipelined. Between two nodes each half of the vector crosses
     once each way. 0 `nodes` are a node for each rank; with `switch`, switches inside a node reduce; each of the `cards`
@@ -382,14 +382,14 @@ def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, .
 
 
 def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
-    """Return, by algorithm and protocol, counts of launches, steps and bytes, and which parameters price each."""
+    """Return counts of launches, steps and bytes by algorithm and protocol, and exponents of their parameters."""
     each = [(one, protocol) for one in ways for protocol in _allowed_protocols(one, nccl, pinned)]
     counts = [[1.0, *(getattr(one, term) for term in _TERMS[1:])] for one, _ in each]
     return np.array(counts), np.array([_term_powers(one.kind, protocol) for one, protocol in each])
 
 
 def _term_powers(kind: str, protocol: str) -> Floats:
-    """Return which parameters price each cost term, such as a step, as exponents 0 or 1; shape (terms, parameters)."""
+    """Return the exponents, 0 or 1, of parameters whose product is the cost of a term; shape (terms, parameters)."""
     word = protocol.casefold()
     latency = [] if protocol == "LL" or kind == "peers" else [f"{word}_latency_factor"]
     nbytes = [] if protocol == "Simple" else [f"{word}_byte_factor"]

@@ -72,7 +72,7 @@ class Calibration:
         return f": a link, which every verb takes as {flags}" if flags else ""
 
     def next_question(self) -> str:
-        """Return a suggested next command, for the calibrated network (file ``{out}``) or the measured link speed."""
+        """Return a suggested next command; in it, ``{out}`` stands for the name of the calibrated model's file."""
         curves = self.cost_model.model.known
         if self.links:
             return "simnet choose --network {out}"
@@ -83,7 +83,7 @@ class Calibration:
         return f"simnet time {asked} --network {{out}}"
 
     def figures(self) -> dict[str, Any]:
-        """Return the fields of the JSON output."""
+        """Return the fields that ``simnet calibrate --json`` prints."""
         steps = self.cost_model.model.steps
         return {
             "rows_read": self.rows,
@@ -106,7 +106,7 @@ class Calibration:
         }
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return rows with held-out errors of each model of time over size, and of predicted ranks and collectives."""
+        """Return rows with held-out errors of each curve model, and of predictions for new ranks and collectives."""
         models = {f"sizes, {name}": (held, name == MIXTURE_NAME) for name, held in self.chosen.by_curve_model.items()}
         kinds: dict[str, Basis] = {"ranks": "ranks", "outermost ranks": "beyond", "collectives": "collectives"}
         every = models | {name: (self.chosen.held[kind], False) for name, kind in kinds.items()}

@@ -72,7 +72,7 @@ class PassTime(NamedTuple):
         return f"{format_seconds(self.seconds)}{ends} on {chip}" + (f" ({how})" if how else "")
 
     def figures(self) -> dict[str, object]:
-        """Return the fields of the JSON output."""
+        """Return the time, its interval, batch, precision and source as JSON fields."""
         times = {f"{name}_s": getattr(self, name) for name in ("seconds", "low", "high")}
         named = {name: getattr(self, name) for name in ("precision", "known", "source")}
         return {**times, "batch": self.batch or None, **named}
@@ -105,7 +105,7 @@ class PublishedStep(NamedTuple):
 
 @cache
 def known_chips() -> dict[str, ChipPeaks]:
-    """Return the chips with known peaks, by name."""
+    """Return, by name, the chips whose peak operations per second are known."""
     found = {}
     for row in read_shipped_rows("data/chips.csv"):
         peaks = {name: float(row[name]) for name in ("fp32", "tf32", "fp16", "bf16") if row[name]}
@@ -229,7 +229,6 @@ def batch_samples(profile: models.ModelProfile | None, batch: float) -> SampleCo
 
 @cache
 def _published_steps() -> tuple[PublishedStep, ...]:
-    """Return all published training steps, including those in model profiles."""
     found = []
     for row in read_shipped_rows("data/step_times.csv"):
         known = models.load_model(row["model"]) if row["model"] in models.model_names() else None

@@ -86,7 +86,7 @@ def plain_text(lines: Iterable[str]) -> str:
 
 
 def bare_lines(path: Path, anchor: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    """Yield line numbers and lines of a log, cut to `MAX_LINE` characters, without colour codes and labels.
+    """Yield line numbers and lines of a log, cut to `MAX_LINE` characters, without colour codes and prefixes (labels).
 
     `anchor` matches what the heading of a table or a row begins with; what stands in front of it is a label. Where
     nothing matches, rows of numbers stand in its place.
@@ -107,7 +107,7 @@ def bare_lines(path: Path, anchor: re.Pattern[str]) -> Iterator[tuple[int, str]]
 
 @lru_cache(10_000)
 def _label_shape(label: str, digits: str = "+") -> str:
-    """Return a pattern for labels that differ only in digits and gaps; "" for blanks, comments and long texts."""
+    """Return a regex for line prefixes that differ from `label` only in digits and gaps; "" for no valid label."""
     label = label.rstrip()
     if not label or len(label) > _LONGEST_LABEL or label.lstrip().startswith("#"):
         return ""

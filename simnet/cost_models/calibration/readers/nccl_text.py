@@ -147,7 +147,7 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
 
 
 def _whole_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield lines, after joining the parts of rows that NCCL's messages have split; the messages become own lines."""
+    """Yield lines, with table rows rejoined that NCCL messages interrupted; each message becomes a line of its own."""
     row: tuple[int, str] | None = None
     for at, line in lines:
         message = _MESSAGE.search(line)

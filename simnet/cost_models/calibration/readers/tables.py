@@ -36,7 +36,7 @@ _WITH_UNIT = re.compile(rf"(\S+?) ?({'|'.join(_UNITS)})")
 
 
 class LogColumn(NamedTuple):
-    """A log column's name in the table; its numbers are whole, or converted by `factor` and 10^`power`.
+    """A log column: name in the table, number format, and the `factor` and 10^`power` that convert to the table's unit.
 
     A unit in a cell stands for 10^`power`; ``16384x4`` is a product.
     """
@@ -356,7 +356,7 @@ class LogFacts:
         return found
 
     def refuse_idle(self) -> None:
-        """Raise InputError if the pattern of any rule has matched no log."""
+        """Raise InputError if there is a rule whose file-name pattern has matched no log."""
         for number, rule in enumerate(self.rules):
             if number not in self.fitted and rule.pattern is not _ANY_NAME:
                 raise InputError(f"{rule.text[:120]!r} fits the name of no log", file="--fact")
