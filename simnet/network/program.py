@@ -289,7 +289,7 @@ class Program:
         return np.unique(np.array(parts + calls, dtype=np.int64))
 
     def gates(self) -> dict[int, Floats]:
-        """Return by round index the earliest time each rank may enter [s]; the index after the last is the end."""
+        """Return, by round index, the earliest time [s] each rank may enter; the index past the last is the end."""
         gates: dict[int, Floats] = {}
         index = 0
         for schedule, ready in self.parts:
@@ -302,7 +302,7 @@ class Program:
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> tuple[float, list[tuple[Schedule, Floats]], Floats, Floats]:
-    """Return the time origin [s] and, relative to it, ranks' entry to each part, start, and start of accounting."""
+    """Return the time origin [s]; relative to it, when ranks enter each part, start, and begin to account time."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")

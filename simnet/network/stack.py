@@ -265,7 +265,7 @@ class Stack:
 
 
 def _continues_phase(before: Round, one: Round) -> bool:
-    """Return whether a round has the same `phase` label as the round before it, and no computing precedes it."""
+    """Return whether a round has the same `phase` label as the round before it, and begins without computing."""
     return one.phase == before.phase and not np.any(one.compute)
 
 

@@ -80,7 +80,7 @@ def var_overhead(N: Floats) -> Traffic:
 
 @ClosedForm
 def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None, gathers: Number = 1.0) -> Traffic:
-    """Time to all-gather `selected` entries per worker: log N rounds per call, in all 8 selected (N - 1) bytes.
+    """Time to all-gather `selected` entries per worker: log N rounds per call, 8 selected (N - 1) bytes in all.
 
     SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables. `selected`
     is the mean number of entries selected per worker, c M / 4 if not given; `gathers` is 1 for the entries alone, 2

@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 class RelativeIterations(NamedTuple):
     """Ratio of a scheme's iterations to those of dense training at equal accuracy, with its 90 % interval.
 
-    The interval is for a further small model; `high` is infinite, and the estimate a bound, if runs missed the target.
+    The interval is for a further small model. If runs missed the target, `high` is inf and the estimate a lower bound.
     """
 
     estimate: float
