@@ -158,7 +158,7 @@ def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int)
 
 
 def message_sample(recorded: RecordedTimeline, events: int = EVENTS) -> dict[str, Any]:
-    """Return each policy's first iterations for the HTML page: at most `events`, where a message counts as two.
+    """Return each policy's first iterations for the HTML page: spans and, counted twice, messages, up to `events`.
 
     Examples
     --------

@@ -174,7 +174,7 @@ class Kinds(Part):
 
     @classmethod
     def with_registered(cls, given: Collection[str] | None = None) -> type[Self]:
-        """Return the class with a field for each kind that plug-ins register; only for kinds in `given` if not None.
+        """Return the class with one more field for each registered plug-in, or only for those named in `given`.
 
         Raises PluginError if one cannot be imported, or has parameters that people cannot write.
         """
@@ -333,7 +333,7 @@ def part_of(
 
 
 def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
-    """Return a class decorator that adds a field for each keyword, such as ``NAME=function``, with its parameters."""
+    """Return a class decorator: each ``NAME=function`` adds a field NAME, a mapping of the function's parameters."""
 
     def derived(part: type[P]) -> type[P]:
         assert issubclass(part, Kinds)

@@ -347,7 +347,7 @@ class Policy(OneOf):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return a part class with a field for each parameter of the policy class `target`, and the field `among`."""
+        """Return a part class with a field for each parameter of policy class `target`, and `among` for exchanges."""
         return parts.part_of(target, name, omit=("candidates", "seed"), base=Among)
 
     fixed: Label | None = None

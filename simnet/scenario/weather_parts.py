@@ -121,7 +121,7 @@ class LatencySignal(Signal[Seconds]):
 
 @configures(weather.trace_csv, path="file")
 class Trace(Part):
-    """Bandwidth and latency of links over time, from a CSV file such as ``time_s,bandwidth_Mbit_s,latency_ms``."""
+    """Links' bandwidth and latency over time, from a CSV file with columns such as ``time_s,bandwidth_Mbit_s``."""
 
     file: File
 

@@ -208,7 +208,7 @@ class Sparsifier(ABC):
 
     @property
     def wire(self) -> Wire:
-        """Byte sizes of values, indices and counts in messages; ``scale`` multiplies those of values and indices."""
+        """Byte sizes of counts in messages, and of values and indices, scaled up if the gradient is only a sample."""
         return Wire.of(self.options, self.traits.released_widths)
 
     def _entries(self, size: int) -> int:

@@ -196,7 +196,7 @@ def take_mean(
 
 
 def take_entries(row: Values, indices: Indices, read: Callable[[Values], Values] | None = None) -> Values:
-    """Return a row's entries at `indices`, decoded by `read` if given; subtract what is returned from the row.
+    """Return a row's entries at `indices`, decoded by `read` if given, and subtract them from the row.
 
     `read` returns what receivers read of values; it is returned then, and the row keeps the rest.
     """

@@ -288,7 +288,7 @@ def _largest(held: Values, sizes: Indices, k: Indices) -> NDArray[np.bool_]:
 
 
 def _squared_norms(values: Values, lanes: Indices, count: int) -> Floats:
-    """Return the sum of squares of each group of values, shape (count,); `lanes` holds ascending group numbers."""
+    """Return the sum of squares per group of values, shape (count,); `lanes` are values' group numbers, ascending."""
     sizes = np.bincount(lanes, minlength=count)
     starts = np.cumsum(sizes) - sizes
     total = np.zeros(count)

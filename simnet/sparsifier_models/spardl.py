@@ -194,7 +194,7 @@ class SparDL(
     def _reduced_blocks(
         self, corrected: Values, k_b: int, h: Indices
     ) -> Iterator[tuple[list[Entries], GatheredBlock, Floats, Floats]]:
-        """Yield per block: each team's sum, their all-gather, squared norms sent and kept; write residuals."""
+        """Yield, by block, teams' sums, the all-gather of these, and squared norms of what workers sent and kept."""
         gather = srs.recursive_all_gather if self._recursive else srs.bruck_all_gather
         c = self._block_length()
         for blocks in srs.batches(self._T, self.workers, k_b, c):

@@ -209,7 +209,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
 
     @property
     def dense_bytes(self) -> float:
-        """Bytes on the wire of an entry of a dense vector, times ``scale``: the model entries that it stands for."""
+        """Bytes on the wire of an entry of a dense vector, scaled up if gradients are only samples."""
         return self.options.scale * float(self.options.value_bytes or 4)
 
     def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:
