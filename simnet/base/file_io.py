@@ -196,7 +196,7 @@ def open_atomic(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a binary file for writing that appears under `path` only if the block succeeds; InputError if it cannot.
+    """Open a binary file for writing that appears under `path` only if the block succeeds; InputError if writing fails.
 
     Examples
     --------

@@ -33,7 +33,7 @@ _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
 class _AgreedDecision(NamedTuple):
-    """Worker 0's decision: index of the next scheme, whether to probe the network, and whether times are known."""
+    """Worker 0's decision: index of the next scheme, whether to probe, and whether that scheme's time is known."""
 
     choice: int
     probes: bool
@@ -92,7 +92,7 @@ class Advising:
         self._sizes: tuple[int, ...] = ()
 
     def start(self, entries: int) -> None:
-        """Probe the network in the background, to choose the first scheme for a gradient of `entries` values."""
+        """If allowed, probe the network and choose the first scheme for `entries` values, in the background."""
         if self._may_probe:
             self._sizes = (entries,)
             self._pending = self._pool.submit(self._first)

@@ -147,7 +147,7 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return which held-out errors set the interval: `basis`, or "beyond" if nodes are outside measured ones."""
+        """Return whose held-out errors set the interval: `basis`, but "beyond" if "ranks" are on unmeasured nodes."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
