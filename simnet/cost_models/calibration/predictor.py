@@ -117,7 +117,7 @@ class Predictor:
     ranks_by: Literal["scaling", "steps", "interpolation"] = "scaling"
 
     def basis(self, setting: Setting) -> Basis:
-        """Return what differs from measured settings: "sizes", "ranks", "beyond" (ranks out of range), "collectives"."""
+        """Return what differs from all measurements: "sizes", "ranks" (or out of range: "beyond"), "collectives"."""
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"
