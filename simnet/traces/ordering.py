@@ -282,7 +282,7 @@ def _share_thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
-    """Return candidate entry kinds, and the expected relative counts of large entries, (levels, thresholds, kinds)."""
+    """Return candidate kinds of entries, and how often many workers exceed a threshold, (counts, thresholds, kinds)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _share_thresholds(unit)

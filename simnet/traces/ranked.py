@@ -26,7 +26,7 @@ _NEEDED = np.array([NormalDist().inv_cdf((1 + (one + 0.5) / _ODDS) / 2) for one 
 
 
 class Ranked:
-    """Generator of gradient magnitudes with given quantiles. Entries are of kinds that are large often or seldom."""
+    """Generator of gradient magnitudes with given quantiles. Some kinds of entries are large more often than others."""
 
     def __init__(self, kinds: ordering.EntryKinds, quantiles: NDArray[np.float64]) -> None:
         from scipy.special import ndtri

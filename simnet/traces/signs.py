@@ -89,7 +89,7 @@ def sign_agreement(
 
 
 class SignProducts(NamedTuple):
-    """Mean products of an entry's signs at two steps, by layer: across two workers, and the excess within one."""
+    """Mean products of an entry's signs at two steps, by layer: of two workers, and the excess within one worker."""
 
     # Shape (L, T, T): Of two workers, and the excess of a worker with itself.
     other: Floats

@@ -358,7 +358,7 @@ class SyntheticSource:
 
 
 def _rest_weight(loadings: Floats) -> Floats:
-    """Return, by layer, the weight of a normal that, added to factors of `loadings` (K, layers), gives variance 1."""
+    """Return, by layer, the weight of normals that add up to variance 1 with factors of `loadings`, (K, layers)."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 

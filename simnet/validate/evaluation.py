@@ -259,7 +259,7 @@ def compare_measurements(
 
 
 def _leave_sizes(curves: Sequence[Curve], fit: FitRivals | None) -> list[pd.DataFrame]:
-    """Hold out each fourth of the sizes, the same of all collectives, and predict its times from the other sizes."""
+    """Predict times at each quarter of the sizes from the other sizes; the quarters are the same in all collectives."""
     found = []
     for fold in track_progress(range(FOLD_COUNT)):
         split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
@@ -358,7 +358,7 @@ def _predict_rows(
 
 
 def _curve_rows(held: Curve, **columns: object) -> pd.DataFrame:
-    """Return a table row per size of a measured curve (time over size), with the given columns added."""
+    """Return a table row per size of a measured curve (time versus size), with the given columns added."""
     measured = {"setting": str(held.setting), "size": held.sizes, "measured": held.seconds}
     return pd.DataFrame(measured | columns)
 

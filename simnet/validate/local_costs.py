@@ -85,7 +85,7 @@ def _hook(row: pd.Series) -> Hook:
 
 
 def _counts(row: pd.Series, one: StageCost) -> bool:
-    """Return whether a measured time includes a stage's cost. On GPUs, that of a whole reduction excludes selection."""
+    """Return whether a measured time includes a stage's cost. On GPUs, the total time excludes entry selection."""
     if row.stage != "all":
         return (one.stage, one.when) == (row.stage, row.when)
     return row.device == "cpu" or one.stage != "select"

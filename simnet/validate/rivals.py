@@ -51,7 +51,7 @@ FitRivals: TypeAlias = Callable[[str, Sequence[Curve]], Mapping[str, Rival]]
 def rival_times(
     split: str, kept: Sequence[Curve], held: Sequence[Curve], fit: FitRivals | None = None
 ) -> list[dict[str, Floats]]:
-    """Return the times [s] that each baseline predicts for each held-out curve of time over size: a dict per curve.
+    """Return the times [s] that each baseline predicts for each held-out curve of time versus size: a dict per curve.
 
     Returns
     -------

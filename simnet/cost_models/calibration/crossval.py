@@ -54,7 +54,7 @@ def size_folds(curve: Curve) -> list[np.ndarray]:
 
 
 def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
-    """Predict times at every fourth size from the other sizes, in turn, for each measured curve of time over size."""
+    """Predict times at every fourth size from the other sizes, in turn, for each measured curve of time versus size."""
     found = []
     for curve in curves:
         for mask in size_folds(curve):
@@ -87,7 +87,7 @@ def mixture_weights(
 def mixture_held(
     by_curve_model: Mapping[str, Sequence[HeldOut]], weights: Mapping[Setting, Mapping[str, float]]
 ) -> list[HeldOut]:
-    """Return held-out predictions by each curve's weighted mixture of models (time over size)."""
+    """Return held-out predictions by each curve's weighted mixture of models (time versus size)."""
     found = []
     for place, held in enumerate(next(iter(by_curve_model.values()))):
         named = weights[held.setting].items()
@@ -149,7 +149,7 @@ class ModelChoice(NamedTuple):
     held: dict[Basis, list[HeldOut]]
 
     def fitted(self, curves: Sequence[Curve]) -> Predictor:
-        """Return a predictor with the chosen models, fitted to measured curves of time over size."""
+        """Return a predictor with the chosen models, fitted to measured curves of time versus size."""
         return fit_predictor(curves, self.curve_model, self.nccl, self.transfer, weights=self.weights)
 
 

@@ -1,4 +1,4 @@
-"""Measured curves of time over size, the input of calibration, and models of a curve.
+"""Measured curves of time versus size, the input of calibration, and models of a curve.
 
 A *curve* has the times of one collective for several sizes, with algorithm, protocol, ranks and nodes fixed. A *system*
 is what one calibrated cost model describes: curves measured on the same hardware, with the same configuration.
@@ -90,7 +90,7 @@ class Curve:
 
 
 def curves_of(rows: pd.DataFrame) -> list[Curve]:
-    """Return time over size for each setting measured on one system, sorted; times are medians over repetitions."""
+    """Return time versus size for each setting measured on one system, sorted; times are medians over repetitions."""
     found = []
     for setting, part in setting_groups(rows_on_curves(rows)):
         medians = part.groupby("size")["seconds"].median()
@@ -187,7 +187,7 @@ _JUST_ABOVE = 1 + 1e-9
 
 @dataclass(frozen=True)
 class CurveModel:
-    """A fitted function of time over size, with its name in `CURVE_FITS` and its weight in a mixture of models.
+    """A fitted function of time versus size, with its name in `CURVE_FITS` and its weight in a mixture of models.
 
     `segments` are start [byte], latency [s] and seconds per byte, ascending from 0; in their place `points` are sizes
     and times, joined straight in log-log. `corrections` are sizes and logarithms of measured over modelled times: a
@@ -363,7 +363,7 @@ MIXED_MODELS = ("line", "three_segments", "piecewise", "adjacent", "interpolated
 
 
 def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> tuple[CurveModel, ...]:
-    """Fit each model of time over size named in `weights` (>= 0, not all 0); return the models with their weights."""
+    """Fit each model of time versus size named in `weights` (>= 0, not all 0); return the models with their weights."""
     fits = {name: CURVE_FITS[name](sizes, seconds) for name in weights}
     total = sum(weights.values())
     return tuple(replace(fit, model=name, weight=weights[name] / total) for name, fit in fits.items())

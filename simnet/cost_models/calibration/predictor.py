@@ -31,7 +31,7 @@ Transfer: TypeAlias = Literal["steps", "corrected"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedCurve(Setting):
-    """Models fitted to a curve of measured time over size, its smallest and largest size [byte], and size count."""
+    """Models fitted to a curve of measured time versus size, its smallest and largest size [byte], and size count."""
 
     __pydantic_config__ = FILE_PART
 
@@ -101,7 +101,7 @@ def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """Predicts times of any collective on a system from measured curves of time over size.
+    """Predicts times of any collective on a system from measured curves of time versus size.
 
     Cross-validation chose `curve_model` for single curves, and `transfer` for other collectives. `known` are the
     curves, `steps` is the step model, `cards` are the possible numbers of cards of a node, the likeliest first, `each`

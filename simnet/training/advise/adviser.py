@@ -45,7 +45,7 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Split the closed form of an exchange's time into latencies, bytes and kernels; ValueError if it is no sum."""
+    """Split the closed form of an exchange's time into latencies, bytes and kernels; ValueError for other terms."""
     formula = closed_form(candidate)
     rounds = nbytes = 0.0
     select: dict[str, float] = {}
@@ -311,7 +311,7 @@ def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
 
 
 def probe_bytes(costs: Mapping[str, ExchangeCost]) -> float:
-    """Return the bytes of the large message in the first link probe, a fraction of the smallest exchange."""
+    """Return the size [byte] of the first link probe's large message: a fixed part of the fewest exchanged bytes."""
     return _PROBE_PART * min(one.nbytes for one in costs.values())
 
 
@@ -406,7 +406,7 @@ class Advised:
         return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Give the adviser the first link probe's round trips now, and later ones when all workers know them."""
+        """Give the adviser a link probe's round trips: at once for the first probe, later when all workers know."""
         adviser = self._updated(context)
         adviser.probes(max(ends))
         took = np.diff(ends[1::2], prepend=0.0).tolist()

@@ -56,7 +56,7 @@ class ExpectedTimes(NamedTuple):
 
 @dataclass
 class _SurpriseSum:
-    """CUSUM of standardised prediction errors, to detect jumps; `before` is the filter's state before it rose."""
+    """CUSUM of standardised prediction errors, to detect jumps; `before` is the filter's state before the sum rose."""
 
     sign: int
     total: float = 0.0
@@ -103,7 +103,7 @@ class Estimator:
         return surprise
 
     def _adapt(self, kind: WeightedTimes, seconds: float, surprise: float) -> None:
-        """Update noise by the change since the last time of the same kind, and drift by the standardised error."""
+        """Update the noise from consecutive times of the same kind, and the drift from the standardised error."""
         if self._last is not None and np.array_equal(self._last[0], kind.coefficients):
             differs = min(math.log(seconds / self._last[1]) ** 2 / 2, (_FAR * self.noise) ** 2)
             self.noise = math.sqrt(max((1 - _RATE) * self.noise**2 + _RATE * differs, _LEAST_NOISE**2))

@@ -73,7 +73,7 @@ def exposed_after_backward(backward: float, select: ArrayLike, communicate: Arra
 
 
 def total_communication(left: float, backward: float, select: float, buckets: int) -> float:
-    """Return the total communication time [s] of equal buckets from the `left` seconds after the backward pass."""
+    """Return the communication time [s] of all (equal) buckets, given the `left` seconds after the backward pass."""
     # Either the last bucket finds the others gone, or all are under way one after another from the first on.
     return min(buckets * left, left + (backward + select) * (buckets - 1) / buckets)
 
@@ -363,7 +363,7 @@ def time_exchanges(
 
 
 def _is_dense_exchange(exchange: Exchange, bucket: Bucket, scale: float) -> bool:
-    """Return whether all entries of a bucket are selected and sent in at least two bytes each, as in an all-reduce."""
+    """Return whether all entries of a bucket are sent, with at least two bytes for each, as in a dense all-reduce."""
     entries: int = bucket.entries.stop - bucket.entries.start
     sent = float(np.mean(exchange.stats["bytes_sent"]))
     return bool(np.min(exchange.selected) >= entries) and sent >= 2.0 * scale * entries
@@ -381,7 +381,7 @@ def _one_after_another(sent: Sequence[BucketExchange], ready: Floats) -> BucketE
 
 
 def messages_alone(schedule: Schedule, sent: Floats, received: Floats, norm: float = math.nan) -> Exchange:
-    """Return an exchange without selection: messages, bytes `sent` and `received` by worker, and all norms = `norm`."""
+    """Return an exchange with messages but no selection; workers have bytes `sent` and `received`, and norms `norm`."""
     stats: Stats = {"bytes_sent": sent, "bytes_received": received}
     stats |= dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, norm))
     selected = np.zeros(sent.size, dtype=np.int64)

@@ -170,7 +170,7 @@ class StrategySet(ExchangeSet):
         return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
-        """Return the GPU kernels of an exchange; a gradient exchange has all local operations of its scheme."""
+        """Return an exchange's GPU kernels: for gradients, all local operations of the scheme; else those of `sync`."""
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels

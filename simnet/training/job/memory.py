@@ -155,7 +155,7 @@ def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str
 
 
 def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
-    """Return a worker's memory under the job's training strategy, from the arrays of a strategy started for that."""
+    """Return a worker's memory under the job's training strategy, as held by the arrays of a fresh strategy object."""
     own, source = job.strategy, job.source
     assert own is not None
     strategy = start_strategy(source, own, candidate, job.seed)

@@ -40,7 +40,7 @@ class ProgressModel:
         return last - first
 
     def until(self, start: float, done: float) -> float:
-        """Return the time [s] at which `done` iterations from `start` on end; `between` must have covered that time."""
+        """Return when [s] the job has done `done` iterations since `start`; call `between` up to that time first."""
         wanted = self._by(start) + done
         return float(np.interp(wanted, self._done, self._step * np.arange(len(self._done))))
 
@@ -141,7 +141,7 @@ class IterationSampling:
         return min(number, self.iterations - 1), self._reached + ahead
 
     def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
-        """Return how many iterations a sample represents, their duration [s], and `pace`'s estimate up to a factor."""
+        """Return a sample's number of iterations, their duration [s], and their relative duration by `pace`."""
         if seconds <= 0:
             return left, 0.0, 0.0
         stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
@@ -249,7 +249,7 @@ class RecordedExchanges(SparsifierSet):
         return rows[wanted]
 
     def _of_any(self, candidate: Candidate, where: Iteration) -> list[Exchange]:
-        """Return a candidate's exchanges, one a bucket, whose bytes do not depend on gradients; computed only once."""
+        """Return each bucket's exchange for a candidate with gradient-independent bytes; they are computed once."""
         for turn in (-1, where.number % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found

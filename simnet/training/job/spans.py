@@ -114,7 +114,7 @@ def _earlier_pieces(rank: int, state: Iteration) -> tuple[list[_Piece], float]:
 
 
 def _exchange_spans(rank: int, timing: Timing) -> Iterator[tuple[float, float]]:
-    """Yield when a worker's bucket exchanges transfer data, as (begin, end) [s], less kernels that delay messages."""
+    """Yield the (begin, end) times [s] in which a worker's buckets are sent, without kernels that block messages."""
     messages = timing.messages
     assert messages is not None
     assert timing.work is not None

@@ -74,7 +74,7 @@ def steady_part(rows: Columns) -> SteadyPart:
 
 
 def last_half(iterations: int, period: int = 1) -> int:
-    """Return the first iteration of the last half of a run, which is rounded to multiples of `period` iterations."""
+    """Return the first iteration of a run's last half, whose length is rounded down to a multiple of `period`."""
     return max(iterations - max(iterations // 2 // period, 1) * period, 0)
 
 

@@ -198,7 +198,7 @@ class GraphBuilder:
         self._waits |= {number for number in numbers if number is not None}
 
     def computed(self) -> set[int]:
-        """Return the nodes that the next compute node depends on: the last compute node, and nodes set by `wait`."""
+        """Return the nodes that the next compute node depends on: the last compute node, and nodes passed to `wait`."""
         return self._waits | (set() if self._computed is None else {self._computed})
 
     def hold(self, what: Literal["parameters", "gradients"], nbytes: int, first: int | None, last: int | None) -> None:
@@ -280,7 +280,7 @@ class StepTiming:
         return np.asarray(self.ended - self.begun)
 
     def waits(self) -> Floats:
-        """Return the seconds for which each node blocks each worker's compute, (nodes, P). They sum to `exposed`."""
+        """Return the seconds for which each node blocks each worker's compute, (nodes, P); columns sum to `exposed`."""
         found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
             free = 0.0

@@ -294,7 +294,7 @@ def model_steps(
     backward: float | None = None,
     seed: int = 0,
 ) -> Callable[[int], PlannedStep]:
-    """Return a function from an iteration number to a planned step; an option ``iteration`` replaces every number."""
+    """Return a function from an iteration number to a planned step; ``iteration`` in `options` overrides the number."""
     draws = options.get("experts") is not None and options.get("drop_tokens") is False
     known: dict[int, PlannedStep] = {}
 

@@ -90,7 +90,7 @@ class ZeroPlusPlus(CheckedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SDP4Bit(CheckedOptions):
-    """Options of SDP4Bit: weight differences of 4 bits; gradients of 8 bits inside nodes and 4 bits across nodes."""
+    """Options of SDP4Bit, which sends weight differences in 4 bits, gradients in 8 bits inside nodes and 4 across."""
 
     quantized_weights: bool = False
     quantized_gradients: bool = False

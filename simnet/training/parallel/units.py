@@ -28,7 +28,7 @@ def unit_name(name: str) -> str:
 
 
 class ListedUnit(NamedTuple):
-    """Block in a list that describes a model: name, parameters, work of a pass [s or operations], and repeat count."""
+    """One block of a listed model: name, parameter count, work of a pass [s or operations], and repeat count."""
 
     name: str
     parameters: int

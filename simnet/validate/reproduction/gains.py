@@ -98,7 +98,7 @@ class Adam(NamedTuple):
 
 @cache
 def adam(gpus: int, each: int, gigabits: float, latency: float, inside: float, device: str) -> Adam:
-    """Simulate Adam and 1-bit Adam for BERT-Large; cards send `gigabits` [Gbit/s], links in nodes `inside` [byte/s]."""
+    """Simulate Adam and 1-bit Adam for BERT-Large, with `gigabits` [Gbit/s] across and `inside` [byte/s] in nodes."""
     topology = {
         "nodes": gpus // each,
         "gpus_per_node": each,

@@ -136,7 +136,7 @@ def _open_digits(printed: float) -> float:
 
 @reproduces("eager-table-5", EAGER, "Table 5")
 def table_5() -> list[Row]:
-    """Return the bandwidth [Gbit/s] for each compute utilisation if exchanges overlap one inner or one outer step.
+    """Return the bandwidth [Gbit/s] that gives each compute utilisation if exchanges overlap one inner or outer step.
 
     By the model of Table 4 with FP4; an exchange that overlaps an outer step may take H inner steps. Not reproduced: of
     the ten with an inner step, none is within the step of the grid that was set for them: published are two to five

@@ -44,7 +44,7 @@ def claims(paper: str) -> dict[str, float]:
 
 
 def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> NDArray[np.float32]:
-    """Return standard normal gradients, shape (workers, entries). Those of two workers correlate by `common` squared.
+    """Return standard normal gradients, shape (workers, entries). The correlation of two workers is `common` squared.
 
     Returns
     -------

@@ -101,7 +101,7 @@ class Row(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """Kind of comparison: ``orientation`` without a tolerance, ``echo`` if of a printed formula, else ``test``."""
+        """``orientation`` if there is no tolerance, ``echo`` if a printed formula is evaluated, otherwise ``test``."""
         if self.tolerance is None:
             return "orientation"
         return "echo" if self.echo else "test"

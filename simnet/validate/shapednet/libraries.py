@@ -276,7 +276,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
 def calibrated(
     settings: pd.DataFrame, tool: str, profile: str = ""
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
-    """Fit a library's software overheads to idle links; return stacks by (collective, algorithm), and rows used."""
+    """Fit a library's software overheads on idle links; return its stacks by (collective, algorithm), and rows used."""
     known = library(tool)
     idle = _corner_settings(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])
@@ -372,7 +372,7 @@ def _known_rows(table: pd.DataFrame) -> list[bool]:
 def _across_changes(
     table: pd.DataFrame, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]
 ) -> pd.DataFrame:
-    """Predict the iterations during which link settings change once more, with the changes; return the table [s]."""
+    """Predict again the times [s] of iterations during which link settings change; return the whole table."""
     ours = table["ours"].copy()
     for _, each in table.groupby(["run", "tool", "profile", "collective", "algorithm", "ranks", "sizes"], sort=False):
         part = each.sort_values("began")
