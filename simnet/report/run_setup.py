@@ -82,7 +82,7 @@ def _call_summary(kind: Sequence[Any], same: Sequence[CallPrediction]) -> Fields
 
 
 class CallErrors(NamedTuple):
-    """Prediction interval (90 %) of calls' times, divided by the predicted times; `kind` is the source of errors."""
+    """90 % interval of the time of communication calls: from `low` to `high` times the predicted time."""
 
     kind: str
     low: float
@@ -228,7 +228,7 @@ def describe_stack(stack: Mapping[str, Any]) -> str:
 
 
 def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> Fields:
-    """Return a device's name and description, and the numbers of its kernel costs that are measured or estimated.
+    """Return a device's name and description, and how many of its kernel costs were measured, scaled or estimated.
 
     Examples
     --------

@@ -142,7 +142,7 @@ def _link_events(messages: pd.DataFrame, route: LinkNames, numbers: Iterator[str
 
 
 def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int) -> RecordedTimeline:
-    """Return the first iterations, or part of the first, of at most `budget` events; message i is `costs[i]` events."""
+    """Return as many first iterations of a timeline as fit a budget of trace events; message i takes `costs[i]`."""
     spans, messages = own.spans, own.messages.assign(cost=costs)
     total = spans.groupby("iteration").size().add(messages.groupby("iteration")["cost"].sum(), fill_value=0).cumsum()
     fitting = total.index[total <= budget]
@@ -158,7 +158,9 @@ def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int)
 
 
 def message_sample(recorded: RecordedTimeline, events: int = EVENTS) -> dict[str, Any]:
-    """Return each policy's first iterations for the HTML page: spans and, counted twice, messages, up to `events`.
+    """Return the spans, messages and routes of each policy's first iterations, as data for the HTML timeline.
+
+    Policies share the limit `events` equally. A span counts as one event; a message as two, its start and its end.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Phrases that several answers share: the fastest policies, their advantage over others, and lists of names."""
+"""Phrases for reports: which policies are fastest, how far they lead, and lists of names."""
 
 from __future__ import annotations
 

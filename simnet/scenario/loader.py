@@ -176,7 +176,6 @@ class Document:
         return InputError(message, file=place[0], line=place[1], field=field_path(field) or None)
 
     def _causing_option(self, loc: Loc) -> str | None:
-        """Return the command-line option that set the field closest to `loc` in the scenario; None if not unique."""
         options = {at: one.file for at, one in self._places.items() if one.line is None}
         parts = ({one for at, one in options.items() if at[:end] == loc[:end]} for end in range(len(loc), -1, -1))
         near: set[str] = next(filter(None, parts), set())

@@ -217,7 +217,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_LinkVariation]:
 
 
 def _profile_weather(given: weather_parts.Profile, epoch: int, loc: Loc) -> Iterator[_LinkVariation]:
-    """Yield a star's bandwidths and latencies over time by a published schedule; links have half of its latency."""
+    """Yield links' bandwidth and latency over time from a published schedule; a link has half of a route's latency."""
     if given.epoch is not None:
         pair = weather.profile(given.name, given.epoch)
         assert pair.latency is not None

@@ -112,7 +112,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
 
 
 def _check_choices(config: schema.Config, found: Findings) -> None:
-    """Report missing exchanges or, if the job has a sharding, exchanges and other jobs, which it does not allow."""
+    """Report `exchanges` that are missing, and `exchanges` or `other_jobs` that conflict with a sharded job."""
     if config.job.sharding is None:
         if not config.exchanges:
             found.add(("exchanges",), f"is missing; write {EXAMPLES['exchanges',]}")

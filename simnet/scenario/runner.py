@@ -171,7 +171,7 @@ class Checkpoints:
         return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
-        """Return a policy's checkpoint; with `beside` policies in the process, it may be written less often."""
+        """Return the checkpoint of a policy in a process that runs `beside` policies, including this one."""
         identity = self.identities[policy]
         return Checkpoint(self.folder / f"{identity}.npz", identity, self.every, beside)
 

@@ -139,7 +139,7 @@ class Scenario:
 
     @property
     def bound(self) -> str | None:
-        """Name of the policy that always picks the fastest of all exchanges, the base of regret; None if absent."""
+        """Name of the oracle policy, which always uses the fastest of all exchanges; None if the scenario has none."""
         everything = set(self.config.choices)
         oracles = {name: one.oracle for name, one in self.config.policies.items() if one.oracle is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)

@@ -105,7 +105,7 @@ class Strategy(job_parts.WithOptions):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options given for the training strategy's class, by name; the optimisers `inner` and `outer` are objects."""
+        """Keyword arguments for the training strategy's class, from the options that the scenario gives."""
         given = {name: getattr(self, name) for name in ("inner", "outer")}
         return super().options | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 
@@ -347,7 +347,7 @@ class Policy(OneOf):
 
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return a part class with a field for each parameter of policy class `target`, and `among` for exchanges."""
+        """Return the configuration class of a policy, with one field for each option of the policy class `target`."""
         return parts.part_of(target, name, omit=("candidates", "seed"), base=Among)
 
     fixed: Label | None = None

@@ -188,7 +188,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return left, right, plain
 
     def _lengths_of(self, size: int, rows: int, columns: int) -> tuple[float, float, float]:
-        """Return how many entries of P, of Q, or uncompressed are sent for a layer whose sample has the given sizes."""
+        """Return the numbers of entries that one layer sends as factor P, as factor Q, and uncompressed."""
         scale = self.options.scale
         left, right = (math.sqrt(scale) * one for one in (rows, columns))
         rank = min(self.options.rank, left, right)
@@ -228,7 +228,7 @@ class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), 
         return basis
 
     def _power_step(self, one: Matrix, corrected: Values, basis: Floats, query: Values, update: Values) -> Floats:
-        """Write a layer's mean Q to `query`, the sum of P Q^T to `update`; return each worker's squared norm of Q."""
+        """Compress one layer by power iteration: fill `query` and `update`; return the squared norm of Q by worker."""
         size, sent = one.place.stop - one.place.start, np.zeros(self.workers)
         total = np.zeros((one.rank, one.rows), dtype=np.float32)
         for row in corrected:

@@ -58,7 +58,7 @@ def merged(messages: Sequence[Entries], c: int) -> Entries:
 
 
 class GatheredBlock(NamedTuple):
-    """A block after Spar-All-Gather: selected entries, distinct entries before the last selection, dropped entries."""
+    """Result of Spar-All-Gather for one block of the gradient: the selected entries and those dropped on the way."""
 
     # Sums over all workers of the entries finally selected, k_b at most.
     final: Entries
@@ -79,11 +79,10 @@ def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBloc
 
 
 def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
-    """Sum a block over d teams that are d / 2, d / 4, ..., 1 apart; keep the k_b largest sums each time (R-SAG).
+    """Sum a block over d teams in log2(d) pairwise steps; after each step, keep the k_b largest sums (R-SAG).
 
-    At distance D the teams t, t + D, t + 2D, ... hold the same sum. What is cut off it is kept in equal shares by these
-    d/D. What the last step cuts off is selected nowhere, so everybody takes its own value back. d must be a power of
-    two.
+    At distance D = d/2, d/4, ..., 1 the teams t, t + D, t + 2D, ... hold the same sum and equal shares of what is cut
+    off it. What the last step cuts off, everybody takes back as its own value. d must be a power of two.
     """
     d, held = len(teams), list(teams)
     union, dropped = held[0].indices.size, []
@@ -111,10 +110,10 @@ class AdaptiveBudget(NamedTuple):
 
 
 def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudget:
-    """Return the first `AdaptiveBudget` for d teams: h = max(1, floor(entries / d)), and step (entries - h) / 100.
+    """Return the initial number of entries that the owner of each of `T` blocks sends, and the initial step size.
 
-    `entries` is c rho for `T` blocks; `least_step` is 1, or 0 as in the reference implementation, where h stays if c
-    rho - h < 100.
+    h = max(1, floor(entries / d)) for d teams, step = (entries - h) / 100, and `entries` is c rho. `least_step` is 1,
+    or 0 as in the reference implementation, where h stays if c rho - h < 100.
     """
     h = max(1, int(entries / d))
     step = max(least_step, int((entries - h) / 100))
@@ -226,11 +225,10 @@ class ReducedBlocks:
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
     def collect(self, outcomes: Sequence[GatheredBlock], residual: str) -> tuple[Floats, Floats]:
-        """Replace the workers' blocks by residuals of type `residual`: ``global``, ``end`` or ``local``.
+        """Replace each worker's gradient by its residual; return squared norms of sent and of kept values by block.
 
-        Global residual collection: every worker takes its own value back at entries that were not finally selected; at
-        those that were it keeps what it dropped. Returns sums of squares, shape (B, P), of own entries that were passed
-        on and finally selected, and of what is kept at entries finally selected.
+        `residual` is ``global``, ``end`` or ``local``. Global: every worker takes its own value back at entries that
+        were not finally selected, and keeps what it dropped at the others. Norms, shape (B, P), are of these others.
         """
         B, P = len(outcomes), len(self._rows)
         gave, keeps = np.zeros((B, P)), np.zeros((B, P))

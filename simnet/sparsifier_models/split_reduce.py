@@ -65,9 +65,9 @@ def mean_cuts(total: Indices, parameters: int) -> Indices:
 
 
 def balancing(pieces: Indices) -> Indices:
-    """Return how many entries workers send to one another, shape (P, P), so that counts `pieces` differ by at most 1.
+    """Return how many entries worker i sends to worker j, shape (P, P), so that all then hold equally many (+- 1).
 
-    The pieces, one after the other, are cut into blocks of T // P entries, the first T mod P of them one longer.
+    Worker i has `pieces[i]` at first. Of all T, in this order, worker j gets the next T // P, one more if j < T mod P.
     """
     P, total = len(pieces), int(pieces.sum())
     piece = np.append(0, np.cumsum(pieces))
@@ -251,7 +251,7 @@ class SplitReduce(Sparsifier, reads_gradients=False, rounds_down=True, released_
         return rests, before
 
     def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[DroppedShare]:
-        """Decode `sums` at `indices` in place; return each sender's quantisation errors (none for sender -1)."""
+        """Round `sums` at `indices` to the values that arrive after quantisation; return the errors by sender."""
         if (read := reader(self.options.values)) is None:
             return []
         rests = []

@@ -157,7 +157,7 @@ NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
 
 class _AveragingOffer(NamedTuple):
-    """Configuration of an averager, with one scheme for each piece (tensors and columns) of the averaged parameters."""
+    """Settings for averaging parameters, the pieces in which they are sent, and a compression scheme for each piece."""
 
     averaging: Averaging
     pieces: list[tuple[list[int], slice]]

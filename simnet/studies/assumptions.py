@@ -175,7 +175,7 @@ def assumed_text(
 
 
 def weather_met(iterations: Mapping[str, Columns]) -> str:
-    """Return a text on the time spans that iteration tables cover; empty if links are about equally fast in all tables.
+    """Return a note that the given runs met different network conditions; empty if mean link speeds are alike.
 
     The rows that end first and last are named. Links are alike if no mean latency or mean time of a byte is more than
     10 % above another.

@@ -61,7 +61,7 @@ def local_cost(job: Job, candidate: Candidate) -> LocalCost:
 
 
 def counted_cost(job: Job, candidate: Candidate) -> LocalCost:
-    """Return the local compute time [s] of an exchange by stage of its DDP communication hook; `fused` is set to 0."""
+    """Return the cost of each stage of an exchange's DDP communication hook, without a time for fused kernels (0 s)."""
     device = job.device if job.device.implementation else replace(job.device, implementation=FRAMEWORK)
     hook, job = scheme_hook(device, candidate.scheme), replace(job, device=device)
     if hook is None:

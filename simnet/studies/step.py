@@ -51,7 +51,7 @@ class ShardedStep:
 
     @cached_property
     def call_errors(self) -> dict[int, tuple[float, float]]:
-        """90 % interval of actual / predicted time of each collective run alone, by step graph node; NaN if unknown."""
+        """90 % interval of actual / predicted duration of each collective, by graph node number; NaN if unknown."""
         known: dict[tuple[int, bytes], tuple[float, float]] = {}
         found = {}
         for number, schedule in self._placed.schedules.items():

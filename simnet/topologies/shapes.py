@@ -146,7 +146,7 @@ P = TypeVar("P")
 
 
 def every_answer(find: Callable[[Callable[[Any, int], int]], P]) -> Iterator[P]:
-    """Yield `find(choose)` for every sequence of numbers that ``choose(node, n)``, called by `find`, can return.
+    """Yield the results of function `find` for all possible sequences of the choices that it asks for.
 
     Parameters
     ----------

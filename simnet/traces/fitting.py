@@ -123,7 +123,7 @@ def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Fit how entry sizes correlate over time: the constant share, and the period of the rest in log(1 + iteration)."""
+    """Fit the correlation of entry sizes over time: return its constant part and the period of the changing part."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0

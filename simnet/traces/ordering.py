@@ -272,7 +272,7 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _share_thresholds(unit: float) -> Floats:
-    """Return the magnitude that each share of entries in `SHARES` exceeds, for log-normal scales of spread `unit`."""
+    """Return the magnitudes that the fractions `SHARES` of entries exceed, if typical entry sizes are log-normal."""
     z, share = _normal_grid(81)
     kinds = EntryKinds(share, np.zeros_like(z), np.clip(unit * z, -LARGEST_LOG, LARGEST_LOG))
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))

@@ -227,7 +227,7 @@ def _effects(
     names: Sequence[str],
     unit: Unit | None,
 ) -> dict[str, list[Effect]]:
-    """Estimate how much each series differs, in each setting, from the reference series with the best mean."""
+    """Estimate how much each series, such as a policy, differs from the best reference series in the same setting."""
     for name in (*one.against, *one.series):
         check_choice(name, "series", names, file=QUESTION_FILE, field="compare")
     compared = one.series or [name for name in names if name not in one.against]
