@@ -160,7 +160,7 @@ def trim_to_budget(own: RecordedTimeline, costs: NDArray[np.int64], budget: int)
 def message_sample(recorded: RecordedTimeline, events: int = EVENTS) -> dict[str, Any]:
     """Return the spans, messages and routes of each policy's first iterations, as data for the HTML timeline.
 
-    Policies share the limit `events` equally. A span counts as one event; a message as two, its start and its end.
+    Policies share the limit `events` equally. A span counts as one event, a message as two.
 
     Examples
     --------
