@@ -281,7 +281,7 @@ def write_new(files: Mapping[Path, bytes | str], force: bool) -> None:
 
 
 def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> None:
-    """Raise InputError if a target exists without `force`, or is a folder that has files with none of `suffixes`."""
+    """Raise InputError if a target exists; `force` permits files, and folders in which all files end in `suffixes`."""
     for target in targets:
         with explain_write_errors(target, advice=""):
             if not (target.exists() or target.is_symlink()):

@@ -48,7 +48,10 @@ class JitThreshold:
         self.loading, self.compiling, self.is_kept, self.done = loading, compiling, is_kept, 0.0
 
     def is_enough_with(self, work: float, ahead: float = 0.0) -> bool:
-        """Record `work`; return if native code saves time, given earlier work plus the larger of `work` and `ahead`."""
+        """Record `work`, such as a number of messages, and return whether native code saves time from now on.
+
+        `ahead` is the work that the caller expects from now on; it is used in place of `work` if it is larger.
+        """
         whole = self.done + max(work, ahead)
         self.done += work
         return whole >= self.loading and (whole >= self.compiling or self.is_kept())

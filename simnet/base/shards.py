@@ -16,7 +16,7 @@ from simnet.base.rows import Ask, Separable, Shard, Shards
 
 @contextmanager
 def open_shards(source: Separable, where: str) -> Iterator[Shards]:
-    """Start, for a block, processes or Dask actors that each draw from `source` and store gradients of some workers.
+    """Context manager: processes or Dask actors that each draw the gradients of some of the workers from `source`.
 
     `where` is ``processes:4``, or ``dask:tcp://10.0.0.1:8786`` for a shard per Dask worker. InputError if neither, if
     Dask is not installed, or the scheduler does not answer.

@@ -9,7 +9,7 @@ from simnet.base.file_io import read_shipped_rows
 
 
 class Term(NamedTuple):
-    """A word and its meaning. `report` is "x" if reports use the word; `type` is the scheme that a label stands for."""
+    """A glossary entry: term, other spellings, "x" if reports use it, the scheme if it names one, and meaning."""
 
     term: str
     also: str

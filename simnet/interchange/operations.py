@@ -296,7 +296,7 @@ class _Dependencies:
                     last[op.rank, op.peer] = op
 
     def _compare(self, op: Operation) -> tuple[list[Operation], list[Operation]]:
-        """Return operations that only execution in rounds makes `op` await, and sends that always leave first."""
+        """Return the operations that `op` awaits only because of rounds, and those sends that precede `op` anyway."""
         placed, works, (events, rounds, sending) = self._placed, self._works[op.rank, op.level], self._events[op.rank]
         if op.kind == "calc" and not op.size:
             return [], []
@@ -319,7 +319,7 @@ class _Dependencies:
         return [one for one in missing if one not in turns], turns
 
     def _completed(self, op: Operation, since: int) -> set[Operation]:
-        """Return operations that must complete before `op`, without those behind any posted by round `since`."""
+        """Return operations that must complete before `op`; search no further back than those of round `since`."""
         found: set[Operation] = set()
         # An operation, and what is known of it: that it has started, that it is completed, that its message is there.
         seen, left = {(op, _STARTED)}, [(op, _STARTED)]

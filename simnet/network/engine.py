@@ -354,9 +354,9 @@ class Engine(LinkTables):
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
     def software(self, handle: Handle) -> Floats:
-        """Return start and end [s] of the CPU work on each message, shape (4, 2, messages); NaN where there is none.
+        """Return start and end [s] of each message's CPU work: request, receiver's control message, send, receive.
 
-        The first axis has requests to send, control messages of the receiver, sends and receives, as in `codes`.
+        Shape (4, 2, messages); NaN where there is none.
         """
         at, count = self.state.runs[handle.run].software, handle.n_messages
         if at < 0:
@@ -395,7 +395,7 @@ class Engine(LinkTables):
         return bool(flow.state == codes.QUEUED or (flow.state == codes.FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
-        """Return the rows of message f's schedule and of its record; for a transfer, `codes.TRANSFER` and its id."""
+        """Return the rows of flow f in `state.runs` and `state.messages`; `codes.TRANSFER` and an id for transfers."""
         flow = self.state.flows[f]
         return int(flow.owner), int(flow.message)
 

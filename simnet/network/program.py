@@ -127,7 +127,7 @@ def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -
 
 
 def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
-    """Run backward slices and kernels in turn on one stream; return when gradient parts are ready, and all times.
+    """Run each backward slice, then its selection kernels, on one stream; return ends of selection [s] and `Computed`.
 
     Examples
     --------
@@ -302,7 +302,7 @@ class Program:
 def entry_times(
     parts: Parts, start: float | ArrayLike, accounted_from: float | ArrayLike | None, origin: float | None
 ) -> tuple[float, list[tuple[Schedule, Floats]], Floats, Floats]:
-    """Return the time origin [s]; relative to it, when ranks enter each part, start, and begin to account time."""
+    """Return the time origin [s] and, relative to it, per rank: ready time of each part, start, start of accounting."""
     n_ranks = parts[0][0].n_ranks
     begin = moments_of(start, n_ranks, "start")
     accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")

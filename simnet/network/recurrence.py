@@ -163,7 +163,6 @@ def run_round(
 
 
 def _all_equal(times: Floats) -> bool:
-    """Return whether all times are equal."""
     first = times[0]
     for one in times:  # noqa: SIM110
         if one != first:
@@ -281,7 +280,7 @@ def _left_at(
 
 
 def _occupy(busy: Floats, route: NDArray[np.int64], now: float, ends: float, touch: float) -> bool:
-    """Mark a route's links as busy until `ends` [s]; return False if one is busy `touch` seconds after `now`."""
+    """Mark a route's links as busy until `ends` [s]; stop and return False at one busy beyond `now` + `touch` [s]."""
     for link in route:
         if link < 0:
             break

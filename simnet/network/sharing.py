@@ -43,7 +43,7 @@ SHORTEST = 1e-6
 
 
 class Measured(NamedTuple):
-    """Measured x of bandwidth shares proportional to RTT ** -x, with the link's buffer size known and unknown."""
+    """Measured exponents x of bandwidth shares RTT ** -x: one if the link's buffer size is given, one if it is not."""
 
     with_buffer: float
     without: float

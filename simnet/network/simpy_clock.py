@@ -202,7 +202,7 @@ class Clock:
             fail()
 
     def _recovery_time(self, blocked: Mapping[int, Sequence[int]]) -> float:
-        """Return when a link next recovers that may free blocked messages [s]; infinity if they shall fail."""
+        """Return the time [s] of the next link recovery worth waiting for; infinity to give up the blocked messages."""
         engine = self._engine
         if not engine.state.watching:
             return engine.next_up(blocked.values())

@@ -130,7 +130,7 @@ class Advising:
         return self._agree(0, [], None)
 
     def _ping(self, more: float = 0.0) -> None:
-        """Time round trips to the next worker, `PINGS` short ones and one of `more` bytes; answer the previous one."""
+        """Time round trips to the next worker: `PINGS` short messages, then one of `more` bytes unless `more` is 0."""
         ahead, behind = (global_rank(self._group, (self.rank + step) % self.size) for step in (1, -1))
         begin, took, entries = time.perf_counter(), [], [round(one / WORD) for one in (WORD,) * PINGS + (more,) if one]
         for number, length in enumerate(entries):

@@ -24,7 +24,7 @@ from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
 
 
 def select_oktopk(part: BucketShare) -> Selected:
-    """Select by Ok-Topk; return indices, threshold, and whether it and the workers' index ranges are recomputed."""
+    """Return Ok-Topk's selected indices, the threshold, and two flags: threshold is exact, index ranges change."""
     model = part.model
     if model.iteration < model.options.warm_up:
         return ()
@@ -50,7 +50,7 @@ def exchange_oktopk(part: BucketShare, selected: Selected, messages: GroupMessag
     start, end = model.cuts[messages.rank : messages.rank + 2].tolist()
     region = update[start:end]
     mine = start + (region.nonzero().flatten() if exact else kernels.above(region, model.global_threshold))
-    kept, sums = _all_pieces(part, mine, exact, messages)
+    kept, sums = _all_gather_sums(part, mine, exact, messages)
     global_threshold = model.global_threshold
     if exact:
         # On all workers the same: of equal sums the first ones.
@@ -96,10 +96,9 @@ def _split_and_reduce(part: BucketShare, chosen: torch.Tensor, messages: GroupMe
             update.index_add_(0, *unpack_entries(one))
 
 
-def _all_pieces(
+def _all_gather_sums(
     part: BucketShare, mine: torch.Tensor, exact: bool, messages: GroupMessages
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gather all workers' indices `mine` with their summed values, not load-balanced if `exact`; return both."""
     rank = messages.rank
     count = torch.tensor([len(mine)], dtype=torch.int32, device=mine.device)
     pieces: Indices = torch.cat(messages.all_gather(count)).cpu().numpy().astype(np.int64)
@@ -177,8 +176,8 @@ def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessage
     part.update.div_(messages.size)
 
 
-def _offer_indices(part: BucketShare) -> Selected:
-    """Return the indices of the k largest magnitudes, and with `selection` "var" the squared norm of these entries."""
+def _select_artopk(part: BucketShare) -> Selected:
+    """Return AR-Topk's selection: indices of the k largest magnitudes, and for variant "var" their squared norm."""
     model = part.model
     if model.options.selection == "star":
         if part.rank != model.turn and model.options.compat == "released":
@@ -251,7 +250,7 @@ SCHEMES: Mapping[str, WorkerScheme] = {
         _cast_half, _reduce_half, {"accumulation": ("half",), "value_bytes": (None,), "index_bytes": (None,)}
     ),
     "topk": WorkerScheme(_pack_selection, _gather_packed),
-    "artopk": WorkerScheme(_offer_indices, _reduce_common, {"monitored": (False,)}),
+    "artopk": WorkerScheme(_select_artopk, _reduce_common, {"monitored": (False,)}),
     "exdyna": WorkerScheme(_search_partition, _reduce_union),
     "oktopk": WorkerScheme(select_oktopk, exchange_oktopk, {"compat": ("paper",)}),
 }

@@ -240,7 +240,7 @@ class _CurveTimer:
 
 
 def _measure_curve(timer: _CurveTimer, seconds: float, left: int, found: MeasuredRows) -> float:
-    """Run one of `left` tests that share the time until `seconds` [s] equally; return the time since the start [s]."""
+    """Measure a curve in 1/`left` of the time that is left of `seconds` [s]; return the time since the start [s]."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
@@ -276,7 +276,7 @@ class _CurvePoint:
 
 
 def _first_calls(timer: _CurveTimer, end: float, elapsed: float) -> tuple[list[_CurvePoint], float]:
-    """Time a call of each size that can be repeated until `end` [s]; return these sizes and the elapsed time [s]."""
+    """Time a call per size while another fits before `end` [s]; return the timed sizes and the elapsed time [s]."""
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
     points: list[_CurvePoint] = []
@@ -330,7 +330,6 @@ def _curve_row(curve: PlannedCurve, point: _CurvePoint, mistakes: int) -> dict[s
 
 
 def _time_range(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the times of the smallest and the largest measured size as text."""
     if not rows:
         return "left out"
     return " to ".join(

@@ -147,7 +147,7 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _interval_basis(self, setting: Setting, basis: Basis) -> Basis:
-        """Return whose held-out errors set the interval: `basis`, but "beyond" if "ranks" are on unmeasured nodes."""
+        """Return `basis`, but "beyond" in place of "ranks" if nodes or ranks per node are out of the measured range."""
         return "beyond" if basis == "ranks" and self._unlike_nodes(setting) else basis
 
     def pinned(self, name: str) -> list[str]:
@@ -192,7 +192,6 @@ class CalibratedCostModel:
         return Setting(collective, ranks, nodes, words["algorithm"], words["protocol"])
 
     def _unknown(self, setting: Setting) -> InputError:
-        """Return an InputError that explains why a setting cannot be predicted."""
         name = setting.collective
         known = {one.setting.collective for one in self.model.known}
         known |= set(() if self.model.steps is None else specification.SPECIFIED_COLLECTIVES)
@@ -306,5 +305,4 @@ def _measured_nodes(family: Sequence[FittedCurve]) -> str:
 
 
 def _describe_range(counts: Sequence[int]) -> str:
-    """Return ascending numbers as "first to last", or the only number."""
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

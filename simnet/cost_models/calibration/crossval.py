@@ -97,7 +97,10 @@ def mixture_held(
 
 
 def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
-    """Return curves not on `ranks` ranks, and those on `ranks` ranks of the same collective, algorithm and protocol."""
+    """Split curves into training curves, not on `ranks` ranks, and test curves, on `ranks` ranks.
+
+    Collective, algorithm and protocol of each test curve are those of some training curve; other curves are dropped.
+    """
     kept = [one for one in curves if one.setting.ranks != ranks]
     families = {one.setting.family for one in kept}
     return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
@@ -207,7 +210,7 @@ def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Transfer, list[HeldOut], list[HeldOut]]:
-    """Cross-validate step counts: return error, method for new collectives, and held-out ranks and collectives."""
+    """Return the mean error, the `Transfer` to use, and predictions of held-out ranks and of held-out collectives."""
     ranked, stepped = leave_ranks_out(curves, curve_model, nccl)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])

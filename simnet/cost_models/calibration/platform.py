@@ -179,7 +179,7 @@ class Platform(_PlatformPart):
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int, counted: int = 0) -> int:
-        """Return the number of nodes that hold `ranks` ranks and `counted` hosts; 1 if nodes have no network."""
+        """Return how many nodes are needed to have `ranks` devices and `counted` hosts; 1 if nodes have no network."""
         if self.outer is None:
             return 1
         return max(math.ceil(ranks / self.devices_per_node), math.ceil(counted / self.hosts))

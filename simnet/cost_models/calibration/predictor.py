@@ -117,7 +117,7 @@ class Predictor:
     ranks_by: Literal["scaling", "steps", "interpolation"] = "scaling"
 
     def basis(self, setting: Setting) -> Basis:
-        """Return what differs from all measurements: "sizes", "ranks" (or out of range: "beyond"), "collectives"."""
+        """Return "sizes" if measured, "ranks" if between measured ranks, "beyond" if outside, else "collectives"."""
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"

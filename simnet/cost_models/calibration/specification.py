@@ -216,7 +216,7 @@ def _least_slope(platform: Platform, setting: Setting, nodes: int) -> float:
 
 
 def _nccl_times(platform: Platform, setting: Setting, nodes: int, inside: InsideRates, asked: Floats) -> Floats | None:
-    """Return times [s] of the pinned algorithm, else NCCL's fastest (on two nodes its geometric mean with ring)."""
+    """Return times [s] of the pinned algorithm; without one, of the fastest, on two nodes averaged with the ring."""
     ways = _like_nccl(platform, setting, nodes, inside)
     if not ways:
         return None

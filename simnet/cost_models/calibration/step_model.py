@@ -382,7 +382,7 @@ def _allowed_protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, .
 
 
 def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
-    """Return counts of launches, steps and bytes by algorithm and protocol, and exponents of their parameters."""
+    """Return counts of launches, steps and bytes for each algorithm and protocol, and for each its `_term_powers`."""
     each = [(one, protocol) for one in ways for protocol in _allowed_protocols(one, nccl, pinned)]
     counts = [[1.0, *(getattr(one, term) for term in _TERMS[1:])] for one, _ in each]
     return np.array(counts), np.array([_term_powers(one.kind, protocol) for one, protocol in each])

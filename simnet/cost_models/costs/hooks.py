@@ -128,10 +128,10 @@ class StageCost(NamedTuple):
 
 
 def hook_of(implementation: str, scheme: str) -> Hook | None:
-    """Return the operation counts of `scheme` in `implementation`; None for "framework" if no code was counted.
+    """Return the operation counts of a scheme's code in an implementation such as torch-1.10.
 
-    Without a release it is that of the newest. Raises ValueError if there is no such implementation, not of this
-    scheme, or not in this release.
+    Without a release, those of the newest. For "framework", those of any implementation, or None. Raises ValueError if
+    there is no such implementation, not of this scheme, or not in this release.
 
     Examples
     --------
@@ -218,7 +218,6 @@ def stage_costs(
 
 
 def _row_cost(row: HookOperations, tensors: HookedTensors, device: DeviceProfile, host: HostPrices) -> StageCost:
-    """Return time and counts of a table row's operations: launches, memory traffic, and kernels with own prices."""
     items, rank, share = tensors.items(row.per), tensors.rank, float(tensors.kept / tensors.sizes.sum())
     count, nbytes = items.size, float(items.sum()) * (row.bytes + share * row.kept_bytes)
     operations = count * (row.operations + rank * row.rank_operations)

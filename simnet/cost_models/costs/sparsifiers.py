@@ -80,11 +80,11 @@ def var_overhead(N: Floats) -> Traffic:
 
 @ClosedForm
 def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None, gathers: Number = 1.0) -> Traffic:
-    """Time to all-gather `selected` entries per worker: log N rounds per call, 8 selected (N - 1) bytes in all.
+    """Time of the all-gathers of SIDCo, DGC and RedSync: log N rounds each, 8 (N - 1) bytes per selected entry.
 
-    SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables. `selected`
-    is the mean number of entries selected per worker, c M / 4 if not given; `gathers` is 1 for the entries alone, 2
-    with sizes before them, 3 with indices and values apart.
+    The bytes of messages that carry sizes are left out, as in the published tables. `selected` is the mean
+    number of entries selected per worker, c M / 4 if not given; `gathers` is the number of all-gathers, 1 for the
+    entries alone, 2 with sizes before them, 3 with indices and values apart.
     """
     found = collectives.allgather.traffic(ENTRY_BYTES * (c * M / VALUE_BYTES if selected is None else selected), N)
     return Traffic(gathers * found.rounds, found.nbytes)

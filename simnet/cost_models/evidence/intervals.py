@@ -235,7 +235,7 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
 def corrected(
     kind: str, seconds: Floats, low: Floats, high: Floats, models: Mapping[str, ErrorModel] | None = None
 ) -> tuple[Floats, Floats]:
-    """Return intervals `low` to `high` [s], scaled to hold 90 % of such predictions' errors on other measured systems.
+    """Rescale intervals `low` to `high` [s] of the times `seconds` to hold 90 % of measurements on other systems.
 
     Intervals of `CROSS_VALIDATED` end where one error in twenty of the measured sites was below, and one above. All are
     wider by `factor_for_another`, as sites are few. `models` are the shipped ones by default.

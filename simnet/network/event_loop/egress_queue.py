@@ -21,7 +21,7 @@ from simnet.network.event_loop.timelines import update_link
 
 
 def send_shared(s: State, g: int, f: int) -> None:
-    """Send message f on its host's own link, behind rank g's earlier sends, and update when all sends of rank g end."""
+    """Send message f on its host's own link, after the earlier messages of rank g."""
     rank, flow = s.ranks[g], s.flows[f]
     begin = s.now + s.send_overhead
     rank.send_complete = max(rank.send_complete, begin)

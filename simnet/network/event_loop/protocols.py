@@ -55,7 +55,7 @@ def post_round(s: State, g: int, task: TaskRecord) -> None:
 
 
 def first_early_message(s: State, task: TaskRecord, i: int) -> int:
-    """Return the first message of round i that has arrived (if arrivals are not recorded, the first one), or -1."""
+    """Return the first incoming message of round i that has arrived or whose arrival is not recorded; -1 if none."""
     for at in range(task.incoming, task.incoming + task.receives):
         m = s.incoming[at]
         run = s.runs[s.ranks[s.messages[m].dst].run]

@@ -13,7 +13,7 @@ from simnet.network.event_loop.records import ComputeSlice, State, StreamRecord
 
 
 def advance_stream(s: State, row: int, until: float, place: float, part: int) -> None:
-    """Simulate a compute stream to time `until` [s], or until kernel time reaches `place` or `part` is selected.
+    """Simulate a compute stream to time `until` [s], or to an earlier stop at `place` or `part`.
 
     - s
     - `row`: the stream.

@@ -295,7 +295,7 @@ class Signal:
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return the indices of segments from time `start` [s] to at least `until` where known, and their end [s].
+        """Return the first and one-past-last index of the segments that cover `start` to `until`, and the last end [s].
 
         Segments that begin before `until` [s] are generated if needed and possible; at least `known` segments are
         returned if so many exist already.
