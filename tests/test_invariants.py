@@ -233,7 +233,7 @@ def test_an_exchange_needs_no_more_than_three_copies_of_the_gradients(variant):
 @identify
 @pytest.mark.usefixtures("loaded")
 def test_an_exchange_that_may_overwrite_needs_the_room_that_it_says(variant):
-    workers, parameters = 16, 140_000
+    workers, parameters = 8, 600_000
     for density in (0.01, DENSEST.get(variant[0], 0.1)):
         model = made(variant, workers, parameters, density)
         for _ in range(2):

@@ -31,7 +31,6 @@ from simnet.traces.synthetic import row_count as synthetic_rows
 from simnet.training.job.job import Job, LocalSteps, Optimizer, Overlap, create_sparsifier, deadline_at, job_buckets
 from simnet.training.job.local_costs import scheme_hook
 from simnet.training.job.local_steps import NoGradients, StrategySet, check_switching, start_strategy
-from simnet.training.job.memory import has_fixed_size
 from simnet.training.job.running import ColocatedJob
 
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate, where there are several:
@@ -274,11 +273,11 @@ def _gradient_rows(config: schema.Config, policy: schema.Policy) -> float:
             # No file is read for this, and of those that come with simnet only that of digits has neither.
             more = drawn is not None and drawn.like != "digits"
             shared = _ROWS if drawn is None else synthetic_rows(lasts=more, turns=more)
-            adds = drawn is not None and model.keeps and not in_buckets and has_fixed_size(model)
             all_of, one = model.traits.memory_factor
             sent = _SENT * max(max(ramp.start, ramp.end) for ramp in _build_ramps(job.density))
-            # The residual, which becomes its sum with fresh gradients; they are there if they are not made in it.
-            return shared + (2.0 - adds + all_of + sent) * P + one
+            # Gradients, and the residual if there is one; synthetic gradients are added to it as they are made.
+            copies = 1.0 if not in_buckets and (drawn is not None or not model.keeps) else 2.0
+            return shared + (copies + all_of + sent) * P + one
     # Exploration has a residual of its own beside that of the candidate, and those who go on without the dead have that
     # of before.
     copies = _COPIES + len(labels) + (policy.moo is not None) + (job.deaths is not None)

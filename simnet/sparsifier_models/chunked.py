@@ -80,7 +80,7 @@ class ChunkedTensor(NamedTuple):
     parts: tuple[tuple[slice, Blocks], ...]
 
 
-class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, costs=(chunked_allgather,)):
+class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, memory_factor=(0.7, 6.0), costs=(chunked_allgather,)):
     """Base of schemes that send the k largest entries of each block; subclasses set blocks, transform, code bits.
 
     Tensors are those of ``layers``: matrices if their rows and columns are given, else vectors; without layers the

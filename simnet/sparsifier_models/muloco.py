@@ -61,7 +61,14 @@ class WholeTensor(NamedTuple):
         return cls(math.prod(shape), shape[0] if len(shape) == 2 else 1.0, len(shape))
 
 
-class MuLoCo(Sparsifier, fixed_volume=True, by_tensors=True, rounds_down=True, costs=(muloco, chunked_allgather)):
+class MuLoCo(
+    Sparsifier,
+    fixed_volume=True,
+    by_tensors=True,
+    rounds_down=True,
+    memory_factor=(0.7, 6.0),
+    costs=(muloco, chunked_allgather),
+):
     """MuLoCo: workers send quantised or sparse pseudo-gradients of several inner steps of the optimiser Muon.
 
     The update is the mean before the outer step, of SGD with momentum. Quantisers send every entry, whatever the

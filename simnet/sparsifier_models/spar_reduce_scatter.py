@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
@@ -204,11 +205,9 @@ class ReducedBlocks:
         self.received: list[list[SparseMessages]] = [[] for _ in range(self._T)]
         nothing = np.zeros(0, dtype=np.int64)
         self.sent = [SparseMessages(nothing, nothing, np.zeros(0, dtype=np.float32))] * self._T
-        there = np.arange(self._c) < self._sizes[:, None]
-        places = np.where(there, self._starts[:, None] + np.arange(self._c), 0)
         # As seen from the owner, worker 0 of the route of block 0.
         for src, dst in [*((-src % self._T, -dst % self._T) for src, dst in srs_route(self._T, 0)), (0, 0)]:
-            held = self._rows[self._ranks(src)[:, None], places]
+            held = self._values_of(self._ranks(src))
             for message in self.received[src]:
                 held[message.lanes, message.columns] += message.values
             wanted = np.full(self._lanes, k_b) if src else np.tile(h, self._d)
@@ -218,6 +217,15 @@ class ReducedBlocks:
                 raise ValueError("the sum over the workers overflows float32")
             if src:
                 self.received[dst].append(self.sent[src])
+
+    def _values_of(self, ranks: Indices) -> Values:
+        """Return each lane's block in the gradient of its rank in `ranks`; a short block is followed by zeros."""
+        values, full = np.zeros((self._lanes, self._c), dtype=np.float32), self._sizes == self._c
+        values[full] = sliding_window_view(self._rows, self._c, axis=1)[ranks[full], self._starts[full]]
+        for lane in np.flatnonzero(~full):
+            start, size = self._starts[lane], self._sizes[lane]
+            values[lane, :size] = self._rows[ranks[lane], start : start + size]
+        return values
 
     def kept(self) -> list[list[Entries]]:
         """Return the entries that each block's owner keeps, by block and team."""

@@ -120,7 +120,13 @@ class SparDL(
         self.k_block = self._k_block()
         self.h, self.step, self.flag = self._start()
         state = ("h", "step", "flag", "k_block") if self._adapts else ()
-        self._set_traits(fixed_volume=d == 1, conserves=self.options.residual == "global", state=state)
+        self._set_traits(
+            fixed_volume=d == 1,
+            conserves=self.options.residual == "global",
+            state=state,
+            # A block of every team at a time, twice.
+            memory_factor=(0.2 + 2 * (d / P) ** 2, 6.0),
+        )
 
     @property
     def max_selected(self) -> int:

@@ -90,7 +90,7 @@ class Traits:
     transforms: bool = False
     tracks: bool = False
     reads_gradients: bool = True
-    memory_factor: tuple[float, float] = (0.7, 6.0)
+    memory_factor: tuple[float, float] = (0.2, 6.0)
     auxiliary_state: tuple[str, ...] = ()
     moments: tuple[str, ...] = ()
     state: tuple[str, ...] = ()

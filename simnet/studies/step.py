@@ -160,8 +160,7 @@ class ShardedStep:
     def _timed(self, placed: PlacedStep, off: float = 1.0) -> StepTiming:
         compute = self.job.compute
         computes = off * compute.mean * np.array([compute.slow.get(one, 1.0) for one in range(self.job.source.workers)])
-        seconds = self._steps.step(self._number).seconds(computes)
-        return placed.time(seconds, 0.0, self._number)
+        return placed.time(self._steps.step(self._number).seconds(computes), 0.0, self._number)
 
 
 _MEMORY = (

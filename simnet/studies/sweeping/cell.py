@@ -214,8 +214,7 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[AxisColumn]
     """Return rows as a data frame, in which missing values are empty texts or NaN."""
     starts = [name for name in START_COLUMNS if any(name in row for row in rows)]
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS, *starts])
-    table = table.fillna(dict.fromkeys(_TEXTS, ""))
-    return table.astype(dict.fromkeys(COLUMNS, "float64") | _KINDS)
+    return table.fillna(dict.fromkeys(_TEXTS, "")).astype(dict.fromkeys(COLUMNS, "float64") | _KINDS)
 
 
 def write_sweep(
