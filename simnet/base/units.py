@@ -153,7 +153,7 @@ def count(text: Quantity) -> int:
 
 
 def is_count(text: str) -> bool:
-    """Return whether `count` accepts a text."""
+    """Return whether a text is a positive number of things, such as ``25M``, in the notation of `count`."""
     try:
         return count(text) > 0
     except ValueError:

@@ -85,7 +85,7 @@ class Delays:
         return np.concatenate([np.zeros(0), *self._blocks()])
 
     def reader(self) -> Callable[[int], Floats]:
-        """Return a function that takes n and returns the extra latencies of the next n messages [s]; empty if none."""
+        """Return a function of n: the extra latencies [s] of the next n messages, or an empty array without jitter."""
         blocks, left = self._blocks(), np.zeros(0)
 
         def read(count: int) -> Floats:

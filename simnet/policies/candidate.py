@@ -191,7 +191,7 @@ def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> 
 
 
 def _pair_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
-    """Return index and value bytes for M gradient bytes at density c: `width` per selected byte, unless encoded."""
+    """Return the bytes of indices and values sent of M gradient bytes at density c; uncompressed, `width` * M * c."""
     if options.indices is None and options.values is None:
         pairs: Floats = width * np.asarray(M, dtype=np.float64) * np.asarray(c)
         return pairs

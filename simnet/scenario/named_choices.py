@@ -94,7 +94,7 @@ def read_network_text(text: str, folder: Path) -> dict[str, Any]:
 
 
 def network_taken_for(text: str, folder: Path | None = None, hosts: int | None = None) -> str:
-    """Return a phrase on what a network text names, such as a topology or a platform, and its number of hosts.
+    """Return a phrase that says what the value of ``--network`` names, such as a topology, with its number of hosts.
 
     Examples
     --------

@@ -127,7 +127,7 @@ def judged(totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0
 
 
 def interval_ends(likely: Chances, place: int, parts: float = 1.0) -> tuple[float | None, float | None]:
-    """Return the ends [s] of the interval of job number `place`, divided by `parts`; (None, None) if unknown."""
+    """Return both ends of the prediction interval of job `place`'s time, each over `parts` [s]; None if not known."""
     low, high = float(likely.low[place]) / parts, float(likely.high[place]) / parts
     return (low, high) if determined(low, high) else (None, None)
 

@@ -82,7 +82,7 @@ class ParameterEntry(_FilePart):
 
 
 class StepModelEntry(_FilePart):
-    """Fitted costs per step and per byte in a fabric file, with possible card counts and measured ranks per node."""
+    """Costs per step and per byte that a fabric file holds; network cards a node may have; ranks per node measured."""
 
     counted: _StepCounting
     cards: Annotated[tuple[CardCount, ...], MinLen(1), MaxLen(100), AfterValidator(_check_cards)] = RAIL_CARDS

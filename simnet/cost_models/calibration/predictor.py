@@ -60,7 +60,7 @@ class FittedCurve(Setting):
 
 
 class BoundedTimes(NamedTuple):
-    """Predicted times of a collective [s], their bounds, and a limit `floor` of the lower bounds; shape (sizes,)."""
+    """A collective's predicted times [s] with bounds, shape (sizes,); lower bounds are never below `floor`."""
 
     seconds: Floats
     least: Floats

@@ -263,7 +263,7 @@ def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple
 
 
 def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
-    """Return tensors with matrices outside blocks padded to multiples of `degree` rows, as in Megatron."""
+    """Pad matrices outside transformer blocks, such as embeddings, to multiples of `degree` rows, as Megatron does."""
     inside = {layer.name for block in wrap_units(layers).blocks for layer in block.layers}
     return [
         layer
