@@ -114,7 +114,7 @@ class Table:
         return np.array([getattr(row, field) for row in rows] if isinstance(rows, list) else rows[field])
 
     def put(self, numbers: NDArray[Any], take: Callable[[Table, int], int] | None = None) -> int:
-        """Store `numbers` in new rows, allocated by `take` if given; return the first row, or -1 for empty `numbers`."""
+        """Store `numbers` in new rows, allocated by `take` if given; return the first row; -1 for empty `numbers`."""
         if not numbers.size:
             return -1
         at = self.take(numbers.size) if take is None else take(self, numbers.size)

@@ -272,7 +272,7 @@ def reproduce(
     out: str | Path | None = None,
     force: bool = False,
 ) -> Summary:
-    """Compare published figures with simnet's, or answer an open research question by simulation.
+    """Compare published figures with simnet's, or answer an open research question.
 
     Parameters
     ----------
