@@ -20,13 +20,13 @@ JOBS = (
     (6, 300, 0.04, {"scale": 7.3, "wire": "paper"}, ("one worker", "normal", "heavy")),
     (3, 50, 0.9, {}, ("sparse", "heavy", "normal")),
 )
+UNTOLD = ("codes", "costs", "hook", "memory_factor")
 
 
 def exchanged(variant):
     """Return what a variant exchanges in each of the jobs, by field: lists with a number for each job."""
     own, usual = (vars(one) for one in (made(variant, 4, 240, 0.03).traits, Traits()))
-    told = {name: one for name, one in own.items() if one != usual[name] and name not in ("codes", "costs", "hook")}
-    fields = {f"{label(variant)}: traits": str(told)}
+    fields = {f"{label(variant)}: traits": str({a: own[a] for a in own if a not in UNTOLD and own[a] != usual[a]})}
     for number, (workers, parameters, density, more, kinds) in enumerate(JOBS):
         model = made(variant, workers, parameters, density, **more)
         if number == 4:
