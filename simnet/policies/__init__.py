@@ -316,7 +316,7 @@ class Flexible:
         """Ignore the measured times, because the monitor reads latency and bandwidth from the network itself."""
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
-        """Return a list of the chosen candidate; every `decide_every` iterations, choose again if links changed."""
+        """Return the chosen candidate alone; every `decide_every` iterations, choose again if links changed."""
         if self._basis is not None and context.iteration % self.decide_every:
             return (self._choice,)
         latency, bandwidth = self.monitor.probe(context)
