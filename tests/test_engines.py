@@ -229,7 +229,7 @@ def test_work_is_counted_in_messages_and_a_third_of_one_for_each_that_it_meets_a
     assert work(together) == work(together, graph=graph_of("tree")) == pytest.approx(3 + 6 / 3)
     assert work(*[together] * 4, *apart) == pytest.approx(4 * 5 + 3)
     assert work(*apart, weather={(1, "switch"): Weather(steps([0.0, 0.1], [1e6, 5e5], period=0.2))}) > 3
-    # Of many different rounds every other one is looked at.
+    assert work(Round([1, 2, 3] * 4000, [0] * 12_000, [1e6] * 12_000)) == pytest.approx(64_004_000)
     assert work(*(Round([1, 2, 3], [0, 0, 0], [nbytes] * 3) for nbytes in range(1, 2001))) == pytest.approx(2000 * 5)
 
 

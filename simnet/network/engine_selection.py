@@ -45,7 +45,8 @@ def estimated_work(program: Program, links: Links) -> float:
     # A link of each round is a number of its own.
     own = np.repeat(np.arange(len(rounds)), [len(one) for one in rounds])[:, np.newaxis] * size + table
     of_round, users = np.unique(own[table >= 0], return_counts=True)
-    meetings = every * (np.array(times)[of_round // size] * users * (users - 1)).sum()
+    share = sum(len(one) * count for one, count in zip(rounds, times, strict=True)) / n_messages
+    meetings = (np.array(times)[of_round // size] * users * (users - 1)).sum() / share
     used = np.unique(of_round % size)
     changes = links.changes(used, program.origin, float(program.schedule.bytes_sent().max(initial=0.0)))
     return float(n_messages + _MEETING * meetings + _CHANGING * changes)
