@@ -10,7 +10,6 @@ from commands import did, refused
 
 QUICK = {"job.iterations": 2, "job.scale": 20000}
 SETS = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
-TRAINS = ("--gradients", "train", "--compute", "1ms")
 PROBLEMS = [
     {},
     {"workers": 3, "model": "bert-base", "bandwidth": "100Mbit/s", "seed": 7},

@@ -233,6 +233,20 @@ def test_work_is_counted_in_messages_and_a_third_of_one_for_each_that_it_meets_a
     assert work(*(Round([1, 2, 3], [0, 0, 0], [nbytes] * 3) for nbytes in range(1, 2001))) == pytest.approx(2000 * 5)
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(["ring", "tree", "fat_tree"]), st.sampled_from(["max_min", "rtt"]), st.integers(0, 2**32 - 1))
+def test_links_that_limit_no_flow_are_left_out_and_times_stay_those_beside_others(kind, law, seed):
+    rng, sizes = np.random.default_rng(seed), {"ring": (48,), "tree": (48, 4), "fat_tree": (6,)}
+    graph = getattr(topologies, kind)(*sizes[kind], 1e-4, 1e6)
+    for link in graph.edges:
+        graph.edges[link]["bandwidth"] *= rng.choice([0.5, 1, 1, 1, 2])
+    # Beside others, who may take any route, all links count. More rounds would magnify roundings beyond 1e-9.
+    ranks, network = np.arange(48), Network(graph, sharing=law, engine="fluid")
+    rounds = [Round(ranks, np.roll(ranks, far), rng.integers(1, 9, 48) * 1e3) for far in (1, rng.integers(2, 48))]
+    schedule, entry = Schedule(48, rounds * 11), {"placement": rng.permutation(48), "messages": True}
+    agree(network.time(schedule, **entry), network.env.run(network.run(schedule, **entry)))
+
+
 def test_what_meets_out_of_step_is_left_to_the_fluid_clock():
     with pytest.raises(SimnetError, match="messages meet"):
         Network(graph_of("star"), engine="vectorised").time(

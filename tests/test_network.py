@@ -260,17 +260,6 @@ def test_timing_leaves_the_environment_alone_and_repeats_itself():
     assert env.now == 0.5
 
 
-@given(st.data())
-def test_a_schedule_run_in_an_environment_takes_as_long_as_when_timed(data):
-    graph = topologies.tree(5, 2, ALPHA, RATE)
-    network = Network(graph, bandwidths(data.draw, graph))
-    schedule = data.draw(schedules(5))
-    timed = network.time(schedule)
-    run = network.env.run(until=network.run(schedule))
-    assert run.finish == pytest.approx(timed.finish, rel=1e-12)
-    assert run.rank_finish == pytest.approx(timed.rank_finish, rel=1e-12)
-
-
 def test_schedules_in_sequence_wait_until_they_are_ready():
     network = Network(topologies.star(2, 0.0, 1.0))
     send = Schedule(2, [Round([0], [1], 3)])

@@ -188,7 +188,7 @@ def full_solution(bench: Bench) -> tuple[float, str]:
                 store.loop.start_flow(store.state, flow, 0.0)
 
             def solve() -> float:
-                store.loop.settle(store.state, 0.0)
+                store.loop.settle_rates(store.state, 0.0)
                 return float(store.state.n_chosen)
 
             return solve

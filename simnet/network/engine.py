@@ -53,6 +53,7 @@ class Engine(LinkTables):
     - `adaptive`: if true, it takes the least loaded one.
     - `watching`: if true, `advance` returns when a link fails or recovers.
     - `compiled`: if true, use the compiled event loop if available.
+    - `alone`: if true, a schedule has the network to itself.
     """
 
     def __init__(
@@ -66,8 +67,12 @@ class Engine(LinkTables):
         adaptive: bool,
         watching: bool,
         compiled: bool,
+        alone: bool,
     ) -> None:
         super().__init__(links, multipath, watching, compiled)
+        # Stacks with queues ask who is on a link, even if nobody is limited there.
+        asks_links = stack.own_link == "queue" or stack.send_completion not in ("left", "taken")
+        self._leaves_out = alone and links.constant and links.incast_derating is None and not (multipath or asks_links)
         self._stack = stack
         self._handles: list[Handle] = []
         self._n_transfers = 0
@@ -179,7 +184,7 @@ class Engine(LinkTables):
         if streams is not None:
             self._write_streams(streams, program.start, g, take)
             software = {id(one): own for one, own in zip(schedule.rounds, streams.software, strict=True)}
-        tasks = self._write_tasks(each, sends, receives, g, program.hosts, software, take)
+        tasks = self._write_tasks(each, sends, receives, g, program.hosts, software, schedule.n_messages, take)
         n_rounds, n_messages = len(schedule.rounds), schedule.n_messages
         i = take(rounds, n_rounds + 1)
         rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in schedule.rounds], dtype=np.int64))
@@ -235,6 +240,7 @@ class Engine(LinkTables):
         ranks: int,
         hosts: Ranks,
         software: dict[int, float | Floats],
+        n_messages: int,
         take: Callable[[Table, int], int],
     ) -> dict[int, int]:
         """Write messages and ranks' tasks for every distinct round object; return the first task's row by round id."""
@@ -260,6 +266,8 @@ class Engine(LinkTables):
         pairs, connection = unique_places(src * P + dst, P * P)
         messages.write(m, count, connection=take(self.tables["connections"], pairs.size) + connection)
         route, candidates = self.routes_between(hosts[src], hosts[dst])
+        if self._leaves_out:
+            route = self.limiting_routes(route, n_messages, take)
         messages.write(m, count, route=route, candidates=candidates)
         if self._stack.send_completion not in ("left", "taken"):
             messages.write(m, count, back=self.routes_between(hosts[dst], hosts[src])[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Ranks, unique_places
 from simnet.network.event_loop import codes
 from simnet.network.links import Links, TimelineCache, Timelines, moments_around
-from simnet.network.tables import Store
+from simnet.network.sharing import limiting_links
+from simnet.network.tables import Store, Table
 from simnet.topologies.routes import route_table
 
 # Links on a detour around links that are down, at most.
 _DETOUR = 256
 # Pairs of hosts whose routes are added at a time, so that temporary tables stay small.
 _AT_ONCE = 1 << 17
+# Messages of a schedule, and of them on each route, from which on links that cannot limit flows are left out.
+_MANY, _MANY_PER_ROUTE = 1000, 8
 
 
 class LinkTables(Store):
@@ -177,6 +180,23 @@ class LinkTables(Store):
             return routes.table(src, dst), np.ones(src.size, dtype=np.int64)
         candidates = [routes.candidates(*pair) for pair in zip(src.tolist(), dst.tolist(), strict=True)]
         return route_table([route for one in candidates for route in one]), np.array([len(one) for one in candidates])
+
+    def limiting_routes(self, routes: Ranks, n_messages: int, take: Callable[[Table, int], int]) -> Ranks:
+        """Return copies of `routes` on which flows share only links that can limit them, if no others are in use.
+
+        That saves time if `n_messages`, with repeated rounds, are many for each route; otherwise `routes` are returned.
+        """
+        used, places = unique_places(routes, self.routes.size)
+        if n_messages < max(_MANY, _MANY_PER_ROUTE * used.size):
+            return routes
+        rows = {name: self.routes.read(name)[used] for name in ("begin", "end", "own", "latency", "loss")}
+        at, links = rows["begin"][:, np.newaxis] + np.arange(self.state.hops), self.tables["route_links"]
+        table = np.where(at < rows["end"][:, np.newaxis], links.numbers(0, links.size)[at % links.size], -1)
+        limiting = limiting_links(table, self._links.constant_capacity)
+        first = links.put(limiting.ravel(), take) + limiting.shape[1] * np.arange(used.size)
+        r = take(self.routes, used.size)
+        self.routes.write(r, used.size, **rows, first=first, stop=first + (limiting >= 0).sum(axis=1))
+        return r + places
 
     def _describe(self, first: int, table: NDArray[np.int64]) -> None:
         """Write first link, constant latency and loss of the routes in `table`, one per row, from row `first` on."""

@@ -154,7 +154,7 @@ class Network:
         self.jitter = jitter
         self.seed = seed
         self.engine, self.routing, self.on_outage = engine, routing, on_outage
-        self._timing = self._engines()
+        self._timing = self._engines(alone=True)
         overheads = self.send_overhead, self.receive_overhead
         self._max_plus = MaxPlus(self.links, overheads, partial(_time_events, self._timing))
         self._symmetric_ranks = SymmetricRanks(
@@ -166,7 +166,7 @@ class Network:
         hosts, links = self.routes.n_hosts, self.graph.number_of_edges()
         return f"Network({hosts:,} hosts, {links:,} links, stack {name_of(self.stack)})"
 
-    def _engines(self) -> EngineSelector:
+    def _engines(self, *, alone: bool) -> EngineSelector:
         return EngineSelector(
             self.links,
             (self.send_overhead, self.receive_overhead),
@@ -175,6 +175,7 @@ class Network:
             multipath=self.routing in ("flow", "adaptive"),
             adaptive=self.routing == "adaptive",
             watching=self.on_outage == "reroute" and not self.links.constant,
+            alone=alone,
         )
 
     def on(self, env: simpy.Environment) -> Network:
@@ -336,7 +337,7 @@ class Network:
         if self._clock is None:
             from simnet.network.simpy_clock import Clock
 
-            self._clock = Clock(self.env, self._engines())
+            self._clock = Clock(self.env, self._engines(alone=False))
         return self._clock
 
     def _prepared(

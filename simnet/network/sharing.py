@@ -30,7 +30,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import ArrayLike
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import check_choice, make_dataclass
 from simnet.base.quantities import Seconds, check_bounds
 
@@ -129,6 +129,42 @@ class Sharing:
 
 MAX_MIN = Sharing("max_min")
 """Equal shares."""
+
+
+def limiting_links(routes: Ranks, capacity: Floats) -> Ranks:
+    """Return routes without the links that cannot limit any flow, if all flows use one of these routes.
+
+    A link cannot if all routes through it share another link of at most its capacity, as that link is full before.
+
+    Parameters
+    ----------
+    routes : ndarray, shape (R, H), int64
+        Links of each route, in order, padded with -1.
+    capacity : ndarray, shape (L,)
+        Capacity of each link, a constant [byte/s].
+
+    Examples
+    --------
+    >>> limiting_links(np.array([[0, 1, 2], [3, 1, 4]]), np.array([2.0, 3.0, 1.0, 2.0, 2.0]))
+    array([[ 1,  2],
+           [ 1, -1]])
+    """
+    while True:
+        users = np.bincount(routes[routes >= 0], minlength=capacity.size)
+        neighbours, shared = np.unique(
+            (routes[:, :-1] * capacity.size + routes[:, 1:])[routes[:, 1:] >= 0], return_counts=True
+        )
+        link, beyond = np.divmod(neighbours, capacity.size)
+        before = (shared == users[link]) & (capacity[link] >= capacity[beyond])
+        # Of two links with the same routes and capacity, the first is left out.
+        behind = (shared == users[beyond]) & (capacity[beyond] >= capacity[link]) & ~before
+        left_out = np.append(np.zeros(capacity.size, dtype=np.bool_), True)
+        left_out[link[before]] = left_out[beyond[behind]] = True
+        if not left_out[:-1].any():
+            return routes
+        gone = left_out[routes]
+        order = np.argsort(gone, axis=1, kind="stable")[:, : int((~gone).sum(axis=1).max())]
+        routes = np.where(np.take_along_axis(gone, order, 1), -1, np.take_along_axis(routes, order, 1))
 
 
 def sharing_of(given: str | Sharing | Mapping[str, object]) -> Sharing:

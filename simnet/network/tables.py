@@ -218,8 +218,8 @@ class Store:
         wide = np.full((len(table), max(self.state.hops, 1)), -1)
         wide[:, : table.shape[1]] = table
         begin = self.tables["route_links"].put(wide.ravel()) + wide.shape[1] * np.arange(len(table))
-        first = self.routes.take(len(table))
-        self.routes.write(first, len(table), begin=begin, end=begin + (table >= 0).sum(axis=1))
+        first, end = self.routes.take(len(table)), begin + (table >= 0).sum(axis=1)
+        self.routes.write(first, len(table), begin=begin, end=end, first=begin, stop=end)
         return first
 
     def route_of(self, r: int) -> list[int]:
@@ -231,4 +231,4 @@ class Store:
         """Overwrite the links of route r in place."""
         begin = self.state.routes[r].begin
         self.tables["route_links"].set(begin, np.array(links))
-        self.routes.write(r, 1, end=begin + len(links))
+        self.routes.write(r, 1, end=begin + len(links), stop=begin + len(links))

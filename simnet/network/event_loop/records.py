@@ -176,11 +176,13 @@ class Timeline:
 
 @record
 class Route:
-    """A route: its constant latency, the range of its links in `route_links`, its first (own) link, and its loss."""
+    """A route: latency, links (`begin` to `end`), those that can limit flows (`first` to `stop`), own link, loss."""
 
     latency: float
     begin: Row
     end: Row
+    first: Row
+    stop: Row
     own: Row = codes.NONE
     loss: Row = codes.NONE
 

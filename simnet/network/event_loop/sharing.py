@@ -63,7 +63,7 @@ def start_flow(s: State, f: int, now: float) -> None:
     flow.state, flow.bottleneck, flow.place = codes.FLOWING, codes.NOTHING, -1
     flow.rate, flow.since = 0.0, now
     route = s.routes[flow.route]
-    flow.first, flow.stop = route.begin + flow.passed, route.end - (1 if flow.port >= 0 else 0)
+    flow.first, flow.stop = route.first + flow.passed, route.stop - (1 if flow.port >= 0 else 0)
     if attach_flow(s, f, now) or flow.limit < math.inf:
         mark_new(s, f)
         return
