@@ -18,7 +18,7 @@ import secrets
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -243,34 +243,17 @@ def stage_files(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = 
             folder.mkdir()
             yield folder
             refuse_existing(targets, force, suffixes)
-            with _put_aside([one for one in targets if len(targets) > 1 or one.is_dir()], folder):
+            with ExitStack() as undo:
+                for target in targets if len(targets) > 1 else filter(Path.is_dir, targets):
+                    if target.exists() or target.is_symlink():
+                        undo.callback(target.rename(folder / f".{target.name}.old").replace, target)
                 # The first is what people open: it appears when all it needs is there.
                 for target in reversed(targets):
-                    (folder / target.name).replace(target)
+                    undo.callback((folder / target.name).replace(target).replace, folder / target.name)
+                undo.pop_all()
         finally:
             with suppress(OSError):
                 shutil.rmtree(folder)
-
-
-@contextmanager
-def _put_aside(targets: Sequence[Path], folder: Path) -> Iterator[None]:
-    """Move existing targets into a folder during the block, and back if the block fails."""
-    waiting = [target for target in targets if target.exists() or target.is_symlink()]
-    moved: list[Path] = []
-    try:
-        while waiting:
-            waiting[0].rename(folder / f".{waiting[0].name}.old")
-            moved.append(waiting.pop(0))
-        yield
-    except OSError:
-        for target in targets:
-            if target.is_dir() and target not in waiting and not target.is_symlink():
-                shutil.rmtree(target)
-            elif target not in waiting:
-                target.unlink(missing_ok=True)
-        for target in moved:
-            (folder / f".{target.name}.old").replace(target)
-        raise
 
 
 def write_new(files: Mapping[Path, bytes | str], force: bool) -> None:

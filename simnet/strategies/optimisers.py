@@ -45,11 +45,18 @@ class Optimiser(ABC):
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
         """Return the initial optimiser state by name: zeros for `rows` models of the given number of parameters."""
 
-    @abstractmethod
     def step(
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
         """Update the given rows and columns of `parameters`, shape (rows, n), and of `state` by gradients, in place."""
+        at = row_column_index(rows, columns)
+        values = parameters[at]
+        self._move(values, gradients, state, at, rows)
+        parameters[at] = values
+
+    def _move(self, values: Values, gradients: Values, state: State, at: tuple[Any, Any], rows: Index) -> None:
+        """Update the parameters `values` in place, and their `state`, which is at the index `at`, or at `rows`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -95,22 +102,17 @@ class SGD(Optimiser):
         """Return the zeroed momentum buffer, float32 of shape (rows, n); empty without momentum."""
         return {"momentum": np.zeros((rows, parameters), dtype=np.float32)} if self.momentum else {}
 
-    def step(
-        self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
-    ) -> None:
-        """Update parameters and momentum by one step of stochastic gradient descent, in place."""
-        at = row_column_index(rows, columns)
-        moved, step = parameters[at], gradients
+    def _move(self, values: Values, gradients: Values, state: State, at: tuple[Any, Any], rows: Index) -> None:
+        step = gradients
         if self.weight_decay:
-            step = step + np.float32(self.weight_decay) * moved
+            step = step + np.float32(self.weight_decay) * values
         if self.momentum:
             velocity = state["momentum"][at]
             velocity *= np.float32(self.momentum)
             velocity += step
             state["momentum"][at] = velocity
             step = step + np.float32(self.momentum) * velocity if self.nesterov else velocity
-        moved -= np.float32(self.lr) * step
-        parameters[at] = moved
+        values -= np.float32(self.lr) * step
 
 
 @dataclass(frozen=True)
@@ -142,18 +144,14 @@ class AdamW(Optimiser):
         means = {name: np.zeros((rows, parameters), dtype=np.float32) for name in ("mean", "square")}
         return {**means, "steps": np.zeros((rows, 1), dtype=np.int64)}
 
-    def step(
-        self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
-    ) -> None:
-        """Update parameters and moments by one AdamW step, in place; add 1 to the step count of each row in `rows`."""
-        at = row_column_index(rows, columns)
-        moved, mean, square = parameters[at], state["mean"][at], state["square"][at]
+    def _move(self, values: Values, gradients: Values, state: State, at: tuple[Any, Any], rows: Index) -> None:
+        mean, square = state["mean"][at], state["square"][at]
         state["steps"][rows] += 1
         steps = state["steps"][rows].astype(np.float64)
         # PyTorch corrects for the bias in double precision, and goes on in single.
         size = (self.lr / (1 - self.beta1**steps)).astype(np.float32)
         unbiased = np.sqrt(1 - self.beta2**steps).astype(np.float32)
-        moved *= np.float32(1 - self.lr * self.weight_decay)
+        values *= np.float32(1 - self.lr * self.weight_decay)
         weight = np.float32(1 - self.beta1)
         mean += weight * (gradients - mean)
         square *= np.float32(self.beta2)
@@ -161,8 +159,8 @@ class AdamW(Optimiser):
         scale = np.sqrt(square)
         scale /= unbiased
         scale += np.float32(self.eps)
-        moved -= size * mean / scale
-        parameters[at], state["mean"][at], state["square"][at] = moved, mean, square
+        values -= size * mean / scale
+        state["mean"][at], state["square"][at] = mean, square
 
 
 @dataclass(frozen=True)
@@ -176,12 +174,6 @@ class SignDescent(Optimiser):
         """Return an empty state, because descent by signs has no state."""
         return {}
 
-    def step(
-        self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
-    ) -> None:
-        """Update parameters by one step of descent by signs, in place."""
-        at = row_column_index(rows, columns)
-        moved = parameters[at]
-        moved *= np.float32(1 - self.lr * self.weight_decay)
-        moved -= np.float32(self.lr) * np.sign(gradients)
-        parameters[at] = moved
+    def _move(self, values: Values, gradients: Values, state: State, at: tuple[Any, Any], rows: Index) -> None:
+        values *= np.float32(1 - self.lr * self.weight_decay)
+        values -= np.float32(self.lr) * np.sign(gradients)

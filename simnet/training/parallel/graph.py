@@ -113,6 +113,18 @@ class StepGraph:
         """Iteration of the training run that this step simulates, read from its first collective; 0 if it has none."""
         return next((call.iteration for call in self.calls), 0)
 
+    @cached_property
+    def parts(self) -> dict[int, tuple[ComputePart, int, int]]:
+        """Compute nodes by number: the part of a pass, and the elements of the pass before the part and in all."""
+        done: dict[object, int] = defaultdict(int)
+        found = []
+        for number, node in enumerate(self.nodes):
+            if isinstance(node.does, ComputePart):
+                key = node.does.phase, node.does.microbatch, node.workers
+                found.append((number, node.does, done[key], key))
+                done[key] += node.does.elements
+        return {number: (part, before, done[key]) for number, part, before, key in found}
+
     def groups(self, name: GroupName) -> list[list[int]]:
         """Return the process groups of the kind `name`, such as tensor-parallel groups, each as a list of workers."""
         return [list(members) for members in self.layout[name]]
@@ -328,18 +340,10 @@ def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: 
     passes = {}
     for name, given in (("forward", forward), ("backward", backward)):
         passes[name] = np.broadcast_to(np.asarray(given, dtype=np.float64), graph.workers)
-    whole: dict[object, int] = defaultdict(int)
-    for node in graph.nodes:
-        if isinstance(node.does, ComputePart):
-            whole[node.does.phase, node.does.microbatch, node.workers] += node.does.elements
     found = np.zeros((len(graph.nodes), graph.workers))
-    passed: dict[object, int] = defaultdict(int)
-    for number, node in enumerate(graph.nodes):
-        if isinstance(node.does, ComputePart):
-            key = node.does.phase, node.does.microbatch, node.workers
-            share = node.does.elements / whole[key]
-            if work is not None:
-                share = work.share(passed[key], node.does.elements, backward=node.does.phase == "backward")
-                passed[key] += node.does.elements
-            found[number] = share * passes[node.does.phase]
+    for number, (does, passed, whole) in graph.parts.items():
+        share = does.elements / whole
+        if work is not None:
+            share = work.share(passed, does.elements, backward=does.phase == "backward")
+        found[number] = share * passes[does.phase]
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -81,29 +80,23 @@ def insert_calls(
         "forward": sorted(forward, key=lambda one: one.at),
         "backward": sorted(backward, key=lambda one: one.at),
     }
-    whole: dict[object, int] = defaultdict(int)
-    for node in step.nodes:
-        if isinstance(node.does, ComputePart):
-            whole[_pass_key(node)] += node.does.elements
     nodes: list[StepNode] = []
     # The first and the last number of what has become of each node.
     became: list[tuple[int, int]] = []
-    done: dict[object, int] = defaultdict(int)
 
     def call(one: StoppingCall, part: ComputePart, node: StepNode, behind: tuple[int, ...] = ()) -> None:
         does = CollectiveCall(*one[1:8], part.phase, step.iteration, part.microbatch)
         nodes.append(StepNode(does, one.queue, () if one.queue == COMPUTE else behind, node.workers))
 
-    for node in step.nodes:
+    for number, node in enumerate(step.nodes):
         after = tuple(sorted({became[one][1] for one in node.after}))
         first = len(nodes)
-        if not isinstance(node.does, ComputePart):
+        if number not in step.parts:
             nodes.append(node._replace(after=after))
             became.append((first, first))
             continue
-        does, total = node.does, whole[_pass_key(node)]
-        begin = done[_pass_key(node)]
-        end = done[_pass_key(node)] = begin + does.elements
+        does, begin, total = step.parts[number]
+        end = begin + does.elements
         here = [one for one in of[does.phase] if one.microbatch in (None, does.microbatch)]
         for one in here:
             if begin == 0 and round(one.at * total) == 0:
@@ -121,11 +114,6 @@ def insert_calls(
         became.append((first, last))
     buffers = tuple(StepBuffer(one.what, one.nbytes, became[one.first][0], became[one.last][1]) for one in step.buffers)
     return dataclasses.replace(step, nodes=tuple(nodes), buffers=buffers, layout={**step.layout, **layout})
-
-
-def _pass_key(node: StepNode) -> object:
-    assert isinstance(node.does, ComputePart)
-    return node.does.phase, node.does.microbatch, node.workers
 
 
 ATTENTION = 1 / 3

@@ -206,7 +206,7 @@ class EventRun:
         self._alone: dict[tuple[int, bytes], float] = {}
         self._computing: SlowedComputing | None = None
         if step.slowdown > 1:
-            self._computing = SlowedComputing(self._env, seconds.shape[1], step.slowdown, self._computed)
+            self._computing = SlowedComputing(self._env, seconds.shape[1], step.slowdown, self._ended_now)
 
     def run(self) -> tuple[Floats, Floats]:
         """Return the start and end time of each node on each worker [s since the step's start], (nodes, P) each."""
@@ -235,7 +235,7 @@ class EventRun:
             if came and not self._absent[number][place]:
                 self._call(number, node.does, self._step.groups[number][place])
 
-    def _computed(self, number: int, workers: Workers) -> None:
+    def _ended_now(self, number: int, workers: Workers) -> None:
         self.ended[number, workers] = self._env.now - self._start
         self._done.append((number, workers))
         self._go_on()
@@ -273,9 +273,7 @@ class EventRun:
         if event.ok:
             if self._computing is not None:
                 self._computing.beside(members, -1)
-            self.ended[number, members] = self._env.now - self._start
-            self._done.append((number, members))
-            self._go_on()
+            self._ended_now(number, members)
 
     def _go_on(self) -> None:
         while self._done:

@@ -22,31 +22,31 @@ from simnet.training.parallel.traced import TracedStep
 from simnet.training.parallel.units import PassShares, Units, wrap_units
 from simnet.training.parallel.zero import Stage3Limits, ZeroOptions, zero
 
-SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
-    "ddp": ddp,
-    "fsdp2": fsdp2,
-    "hsdp": fsdp2,
-    "zero1": zero,
-    "zero2": zero,
-    "zero3": zero,
+
+class ShardingKind(NamedTuple):
+    """A kind of sharding: the function that builds its step graph, and the classes of its options.
+
+    Options of `further` classes are passed as one argument each, by name.
+    """
+
+    build: Callable[..., StepGraph]
+    options: type
+    further: Mapping[str, type]
+
+
+_BELOW_STAGE_3 = ShardingKind(zero, ZeroOptions, {"sdp4bit": SDP4Bit})
+SHARDINGS: Mapping[str, ShardingKind] = {
+    "ddp": ShardingKind(ddp, DdpOptions, {}),
+    "fsdp2": ShardingKind(fsdp2, Fsdp2Options, {"plus": ZeroPlusPlus}),
+    "hsdp": ShardingKind(fsdp2, Fsdp2Options, {}),
+    "zero1": _BELOW_STAGE_3,
+    "zero2": _BELOW_STAGE_3,
+    "zero3": ShardingKind(zero, ZeroOptions, {"limits": Stage3Limits, "plus": ZeroPlusPlus}),
 }
-"""Function that builds the step graph of each sharding."""
+"""Kinds of sharding by name; all have the options of `ModelParallelism`, too."""
 
 LATER = 3
 """First iteration from which all steps are equal."""
-
-
-_AROUND = {"around": ModelParallelism}
-_BELOW_STAGE_3 = {"own": ZeroOptions, **_AROUND, "sdp4bit": SDP4Bit}
-GROUPS: Mapping[str, Mapping[str, type]] = {
-    "ddp": {"own": DdpOptions, **_AROUND},
-    "fsdp2": {"own": Fsdp2Options, **_AROUND, "plus": ZeroPlusPlus},
-    "hsdp": {"own": Fsdp2Options, **_AROUND},
-    "zero1": _BELOW_STAGE_3,
-    "zero2": _BELOW_STAGE_3,
-    "zero3": {"own": ZeroOptions, **_AROUND, "limits": Stage3Limits, "plus": ZeroPlusPlus},
-}
-"""Option classes of each sharding by argument name; `own` are the options of the sharding itself."""
 
 # What groups and the parts of a model decide.
 _HIDDEN = ("around", "plus", "limits", "sdp4bit", "passes")
@@ -75,11 +75,12 @@ def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, obje
     """Return the options of a kind of sharding with their defaults, which may differ inside a `pipeline`."""
     check_choice(sharding, "sharding", SHARDINGS)
     known = {name: one.default for name, one in _known_options(sharding).items()}
-    return known | (_IN_PIPELINES if pipeline and SHARDINGS[sharding] is fsdp2 else {})
+    return known | (_IN_PIPELINES if pipeline and SHARDINGS[sharding].build is fsdp2 else {})
 
 
 def _known_options(sharding: str) -> dict[str, Field[Any]]:
-    found = [one for group in GROUPS[sharding].values() for one in fields(group)]
+    kind = SHARDINGS[sharding]
+    found = [one for group in (kind.options, ModelParallelism, *kind.further.values()) for one in fields(group)]
     return {one.name: one for one in found if one.name not in _HIDDEN}
 
 
@@ -94,7 +95,7 @@ def plan_step(
     """Return the training step of a model under a kind of sharding, with the options `given`."""
     chosen: dict[str, Any] = {"iteration": LATER, **_check_options(sharding, given)}
     groups = {}
-    for group, options in [*GROUPS[sharding].items()][1:]:
+    for group, options in {"around": ModelParallelism, **SHARDINGS[sharding].further}.items():
         own = {one.name: chosen.pop(one.name) for one in fields(options) if one.name in chosen}
         if own:
             groups[group] = options(**own)
@@ -224,7 +225,7 @@ class _StagePlanner(NamedTuple):
 
     def _sharded(self, model: Units, layers: Sequence[Layer], place: int) -> StepGraph:
         """Return the step of a pipeline stage with data parallelism only."""
-        build, chosen, stages = SHARDINGS[self.sharding], dict(self.chosen), self.around.pipeline
+        build, chosen, stages = SHARDINGS[self.sharding].build, dict(self.chosen), self.around.pipeline
         if build is zero:
             if stages > 1 and self.sharding != "zero1":
                 raise ValueError(f"{self.sharding} is not for pipelines, as DeepSpeed's refuse it; zero1 is")
