@@ -213,7 +213,7 @@ def test_where_the_source_cannot_be_written_to_the_cache_of_the_user_is_used(sma
 
 
 def test_without_a_folder_that_can_be_written_to_every_process_compiles_and_says_so(small, monkeypatch, caplog):
-    monkeypatch.setattr(native, "NamedTemporaryFile", full)
+    monkeypatch.setattr(native, "open_atomic", full)
     with caplog.at_level(logging.WARNING):
         assert [compiled_by(small), compiled_by(small)] == [(42, True)] * 2
     assert not list(small.parent.rglob("*.o"))

@@ -22,6 +22,9 @@ Adds: TypeAlias = Callable[[NDArray[np.float32]], None]
 """Adds fresh gradients in place to rows, float32 of shape (P, n)."""
 
 
+FLOAT_BYTES = 4.0
+"""Bytes of a float32."""
+
 PERCENTS = (50, 90, 99)
 """Percentiles reported of times."""
 
@@ -35,6 +38,22 @@ def percentiles(values: Floats) -> list[float]:
     [2.0, 9.0, 9.0]
     """
     return [float(one) for one in np.percentile(values, PERCENTS, method="inverted_cdf")]
+
+
+def check_float32(value: Any, shape: tuple[int, ...], name: str) -> None:
+    """Raise ValueError, which calls it `name`, if a value is no float32 array of a shape.
+
+    Examples
+    --------
+    >>> check_float32(np.zeros(3), (3,), "gradients")
+    Traceback (most recent call last):
+    ValueError: gradients must be an array of float32, got float64
+    """
+    found = getattr(value, "dtype", type(value).__name__)
+    if found != np.float32:
+        raise ValueError(f"{name} must be an array of float32, got {found}")
+    if value.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {value.shape}")
 
 
 _DIGITS = 12

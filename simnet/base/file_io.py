@@ -16,15 +16,18 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from types import ModuleType
 from typing import BinaryIO, NamedTuple
 
 from simnet.base.errors import InputError
+
+if sys.platform != "win32":
+    import fcntl
 
 _GZIP = b"\x1f\x8b"
 _MARKS = {
@@ -144,14 +147,6 @@ def csv_rows(lines: Iterable[str], file: str) -> Iterator[tuple[int, list[str]]]
             except csv.Error as error:
                 raise InputError(f"is not CSV: {error}", file=file, line=at) from None
 
-
-_locks: ModuleType | None
-try:
-    import fcntl
-
-    _locks = fcntl
-except ImportError:
-    _locks = None
 
 INCOMPLETE = "INCOMPLETE"
 """File in an incomplete result folder that says what is missing."""
@@ -314,31 +309,26 @@ def lock_folder(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[
     Raises InputError, with `what` works there, if another process holds the lock; file systems without locks are not
     locked.
     """
+    if sys.platform == "win32":
+        yield
+        return
     # The system lets go of it when this process ends, however that happens.
     with explain_write_errors(folder):
-        held = os.open(folder, os.O_RDONLY) if _locks is not None else None
+        held = os.open(folder, os.O_RDONLY)
     try:
-        if held is not None and _lock_folder(held, folder, what):
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            why = f"another {what} is at work there; wait for it, or choose another folder with --out"
+            raise InputError(why, file=str(folder)) from None
+        except OSError:
+            pass  # a file system without locks
+        else:
             for one in (folder, *(folder / name for name in below)):
                 remove_leftovers(one)
         yield
     finally:
-        if held is not None:
-            os.close(held)
-
-
-def _lock_folder(held: int, folder: Path, what: str) -> bool:
-    """Lock a folder; return False if its file system has no locks."""
-    assert _locks is not None
-    try:
-        _locks.flock(held, _locks.LOCK_EX | _locks.LOCK_NB)
-    except BlockingIOError:
-        raise InputError(
-            f"another {what} is at work there; wait for it, or choose another folder with --out", file=str(folder)
-        ) from None
-    except OSError:
-        return False
-    return True
+        os.close(held)
 
 
 _MOVING = """\

@@ -24,13 +24,14 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
+
+from simnet.base.file_io import open_atomic
 
 _FORMAT = b"simnet native 1\n"
 _SOURCES = ("native.py", "compiling.py", "compiled_records.py")
@@ -270,17 +271,11 @@ def _keep_code(found: ObjectCode, place: Path, file: str) -> None:
     """Store object code in a folder atomically, and delete its oldest versions; OSError if it cannot be written."""
     place.mkdir(parents=True, exist_ok=True)
     head = {"symbol": found.symbol, "returns": found.returns, "sha256": hashlib.sha256(found.code).hexdigest()}
-    with NamedTemporaryFile(dir=place, delete=False) as made:
-        try:
-            made.write(_FORMAT + json.dumps(head).encode() + b"\n" + found.code)
-            made.close()
-            Path(made.name).replace(place / file)
-            alike = place.glob(f"{file.rpartition('-')[0]}-*.o")
-            for old in sorted(alike, key=lambda one: one.stat().st_mtime)[:-_VERSIONS]:
-                old.unlink(missing_ok=True)
-        except OSError:
-            Path(made.name).unlink(missing_ok=True)
-            raise
+    with open_atomic(place / file, sync=False) as made:
+        made.write(_FORMAT + json.dumps(head).encode() + b"\n" + found.code)
+    alike = place.glob(f"{file.rpartition('-')[0]}-*.o")
+    for old in sorted(alike, key=lambda one: one.stat().st_mtime)[:-_VERSIONS]:
+        old.unlink(missing_ok=True)
 
 
 def silence_compiling() -> None:

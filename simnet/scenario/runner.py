@@ -9,7 +9,6 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -211,11 +210,7 @@ def run_policies(
         for key, task in tasks.items():
             own = task.run.job.seed == task.loaded.config.seed
             run = task.run if own else task.loaded.build()
-            with (
-                nullcontext(run.job)
-                if workers_on is None
-                else workers_in_shards(run.job, run.policies, workers_on) as job
-            ):
+            with workers_in_shards(run.job, run.policies, workers_on) as job:
                 for name, outcome in run_here(replace(run, job=job), partial(progress, key), task.checkpoints):
                     yield key, name, outcome
         return

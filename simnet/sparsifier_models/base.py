@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base import plugins
-from simnet.base.arrays import Adds, Floats
+from simnet.base.arrays import Adds, Floats, check_float32
 from simnet.base.errors import check_int, is_number
 from simnet.base.rows import Rows, map_rows
 from simnet.cost_models.costs.devices import DeviceOp
@@ -476,11 +476,7 @@ class Sparsifier(ABC):
     def _checked(self, value: Any, name: str) -> Any:
         if isinstance(value, Rows) and not self.traits.separable:
             raise ValueError(f"{self.name} takes gradients that are here together, not those of shards")
-        if not isinstance(value, (np.ndarray, Rows)) or value.dtype != np.float32:
-            found = value.dtype if hasattr(value, "dtype") else type(value).__name__
-            raise ValueError(f"{name} must be an array of float32, got {found}")
-        if value.shape != (self.workers, self.parameters):
-            raise ValueError(f"{name} must have shape {(self.workers, self.parameters)}, got {value.shape}")
+        check_float32(value, (self.workers, self.parameters), name)
         return value
 
     def _place(self, rows: Values, worker: int, summed: Values | None = None) -> str:

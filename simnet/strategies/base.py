@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base import plugins
-from simnet.base.arrays import Floats, Values
+from simnet.base.arrays import Floats, Values, check_float32
 from simnet.base.errors import check_int
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.base import State
@@ -273,11 +273,7 @@ class Strategy(ABC):
 
     def _check(self, gradients: Values) -> None:
         rows = self.workers if isinstance(self.active, slice) else self.active.size
-        if not isinstance(gradients, np.ndarray) or gradients.dtype != np.float32:
-            found = gradients.dtype if isinstance(gradients, np.ndarray) else type(gradients).__name__
-            raise ValueError(f"gradients must be an array of float32, got {found}")
-        if gradients.shape != (rows, self.replicas.parameters):
-            raise ValueError(f"gradients must have shape {(rows, self.replicas.parameters)}, got {gradients.shape}")
+        check_float32(gradients, (rows, self.replicas.parameters), "gradients")
         if not np.isfinite(gradients).all():
             row, index = np.argwhere(~np.isfinite(gradients))[0].tolist()
             worker = row if isinstance(self.active, slice) else int(self.active[row])

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Values
+from simnet.base.arrays import FLOAT_BYTES, Values
 from simnet.base.errors import check_int
 from simnet.base.quantities import Count, PositiveShare, Share
 from simnet.base.rng import stream
@@ -36,8 +36,6 @@ LATE = SGD(0.4, momentum=0.9, nesterov=True)
 
 Compat = Literal["paper", "gym", "gym-alias"]
 """Variant of DiLoCo that is followed: the paper, exo-explore/gym, or the latter with its aliasing."""
-
-_FLOAT = 4.0
 
 
 class DiLoCo(PeriodicStrategy):
@@ -84,7 +82,9 @@ class DiLoCo(PeriodicStrategy):
         pseudo_gradient, syncs = self._pseudo_gradient()
         self.outer.step(self.master, pseudo_gradient[None], self._outer_state)
         if self.compat != "paper":
-            syncs += broadcast_tensors(self.replicas, "parameters", _FLOAT, self._broadcast, drift.size, self.iteration)
+            syncs += broadcast_tensors(
+                self.replicas, "parameters", FLOAT_BYTES, self._broadcast, drift.size, self.iteration
+            )
         self.local[self.active] = self.master
         return syncs
 
@@ -302,7 +302,7 @@ Masks: TypeAlias = Literal["broadcast", "seeded"]
 Draw: TypeAlias = Callable[[int], NDArray[np.bool_]]
 """Function from the number of an inner step to the mask of averaged parameters, bool of shape (n,)."""
 
-_FLOAT, _BOOL = 4.0, 1.0
+_BOOL = 1.0
 
 
 class SPARTA(DiLoCo):
@@ -378,7 +378,7 @@ class SPARTA(DiLoCo):
         for number, (_, size) in enumerate(replicas.tensors):
             end += size
             entries, whole = np.count_nonzero(mask[end - size : end]) * replicas.scale, size * replicas.scale
-            reduction = self._reduce.schedule(workers, _FLOAT * entries)
+            reduction = self._reduce.schedule(workers, FLOAT_BYTES * entries)
             steps = DeviceOp("scan", whole), reduction, DeviceOp("scatter", entries)
             if self._masks == "broadcast":
                 syncs.append(self._spread[workers][number]._replace(begin=self.iteration))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import sparsifier_models
-from simnet.base.arrays import Values
+from simnet.base.arrays import FLOAT_BYTES, Values
 from simnet.base.errors import check_choice, check_int, check_positive
 from simnet.base.quantities import Density, Size, check_bounds
 from simnet.collectives import registry
@@ -109,9 +109,6 @@ def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -
     if missing := [name for name in names if name not in named]:
         raise ValueError(f"every layer must be in a fragment; in none: {', '.join(missing)}")
     return [fragment_of(replicas, [numbers[name] for name in own]) for own in lists]
-
-
-_FLOAT = 4.0
 
 
 @dataclass(frozen=True)
@@ -273,7 +270,7 @@ def _fragment_pieces(replicas: Replicas, fragment: Fragment, bucket: float | Non
     begin = end = 0
     for number in fragment.layers:
         size = replicas.tensors[number][1]
-        if piece and bucket is not None and _FLOAT * replicas.scale * (end + size - begin) > bucket:
+        if piece and bucket is not None and FLOAT_BYTES * replicas.scale * (end + size - begin) > bucket:
             yield piece, slice(begin, end)
             piece, begin = [], end
         piece.append(number)

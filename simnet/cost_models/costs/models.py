@@ -240,10 +240,8 @@ def _build_model(name: str) -> ModelProfile:
     if not row["kind"]:
         known = name, network_layers(name), times, row["reference"], float(row["backward_fraction"] or 2 / 3)
         return ModelProfile(*known, sample="image", operations=operations)
-    sides = ("layers", "width", "inside", "vocabulary", "positions", "types", "queries", "keys")
-    layers, width, inside, vocabulary, positions, types, queries, keys = (int(row[side] or 0) for side in sides)
-    shape = TransformerShape(row["kind"], layers, width, inside, vocabulary, positions, types, queries, keys)
-    shape = shape._replace(tied=bool(row["tied"]))
+    sides = {name: int(row[name] or 0) for name in TransformerShape._fields[1:9]}
+    shape = TransformerShape(row["kind"], tied=bool(row["tied"]), **sides)  # type: ignore[arg-type]
     sizes = int(row["tokens"]), shape.layers, shape.width, int(row["output_rows"] or 0)
     found = _transformer(name, shape, row["reference"], times or _estimated_time(batch, *sizes))
     return replace(found, tokens=sizes[0], operations=operations or transformer_flops(1, *sizes))

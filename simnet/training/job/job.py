@@ -14,7 +14,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from simnet import sparsifier_models
-from simnet.base.arrays import Floats
+from simnet.base.arrays import FLOAT_BYTES, Floats
 from simnet.base.quantities import Duration, Iterations, PositiveSize, Seconds, Share, Size, Slowdown, Spread
 from simnet.base.rng import stream
 from simnet.collectives import broadcast_binomial, registry
@@ -352,7 +352,6 @@ def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
 
 # Iterations whose computing a quantile is of, at most.
 _DRAWN = 200
-_FLOAT = 4.0
 _Time: TypeAlias = Annotated[Duration, Ge(1e-3)]
 
 
@@ -438,7 +437,7 @@ def parameters_sent(
     job: Job, iteration: int, now: float, source: int, target: int, stream: tuple[str | int, ...]
 ) -> float:
     """Return the seconds that sending the model from worker `source` to `target` takes; `stream` names random draws."""
-    order = Schedule(2, [Round([0], [1], [_FLOAT * job.source.true_parameters], phase="parameters")])
+    order = Schedule(2, [Round([0], [1], [FLOAT_BYTES * job.source.true_parameters], phase="parameters")])
     placement, named = job.hosts[[source, target]], (*stream, target)
     timing = job.network(iteration).time(order, placement=placement, stream=named, origin=now)
     return float(timing.left[1])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import FLOAT_BYTES
 from simnet.base.rng import stream
 from simnet.policies import Candidate
 from simnet.sparsifier_models import Sparsifier
@@ -23,8 +24,6 @@ from simnet.training.job.local_steps import StepSet, start_strategy
 
 MOMENTS: Mapping[str, int] = {"adam": 2, "momentum": 1, "sgd": 0}
 """Number of float32 moments per parameter that each optimiser stores."""
-
-_FLOAT = 4.0
 
 # Limit on gradients [byte] held in one process when workers run in other processes.
 _HERE = 2**30
@@ -86,12 +85,12 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
                 gradients = begin_training(job.source).gradients(0, np.arange(workers))
             rows = gradients[:, entries]
         taken.append(scheme_memory(model, rows))
-    return combine_memory(_FLOAT * job.source.true_parameters, job.optimizer or "adam", taken)
+    return combine_memory(FLOAT_BYTES * job.source.true_parameters, job.optimizer or "adam", taken)
 
 
 def is_measurable(job: Job, *, elsewhere: bool) -> bool:
     """Return whether this process can measure a job's memory: gradients in other processes must not exceed 1 GiB."""
-    return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
+    return not elsewhere or FLOAT_BYTES * job.source.workers * job.source.parameters <= _HERE
 
 
 def with_shared_gradients(job: Job) -> Job:
@@ -113,7 +112,7 @@ def combine_memory(gradient: float, optimizer: str, schemes: Iterable[WorkerMemo
 
 def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> WorkerMemory:
     """Run a scheme once on gradients `rows`, (P, n), or twice if its volume varies, and return the memory it uses."""
-    received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
+    received, whole = 0.0, FLOAT_BYTES * model.parameters * model.options.scale
     # A copy of the first gradients becomes the residual, if there is one, and the second are added to it in place.
     twice = not has_fixed_size(model)
     adds = twice and model.keeps
@@ -171,7 +170,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
     masks, received = _step_memory(strategy, gradients) if strategy.steps == 1 else (0.0, 0.0)
     # How much is sent hardly depends on which entries they are.
     taken = [scheme_memory(one, np.ascontiguousarray(gradients[:, : one.parameters])) for one in strategy.schemes]
-    scheme = combine_memory(_FLOAT * source.true_parameters, "sgd", taken)
+    scheme = combine_memory(FLOAT_BYTES * source.true_parameters, "sgd", taken)
     return scheme._replace(
         parameters=parameters,
         optimizer=optimizer + scheme.optimizer,
@@ -189,6 +188,6 @@ def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[fl
         if sync.what == "masks":
             masks += sync.payload
         elif sync.scheme is None:
-            whole = _FLOAT * strategy.replicas.parameters * strategy.replicas.scale
+            whole = FLOAT_BYTES * strategy.replicas.parameters * strategy.replicas.scale
             received = max(received, float(under_way(sync.schedule, sync.kernels, whole).max(initial=0.0)))
     return masks, received

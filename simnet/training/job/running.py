@@ -29,8 +29,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
-    """Spread the gradients of a job's workers over processes for the ``with`` block, and yield the changed job."""
+def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str | None) -> Iterator[Job]:
+    """Spread the gradients of a job's workers over processes for the ``with`` block, and yield the changed job.
+
+    If `where` is None, the job is not changed.
+    """
+    if where is None:
+        yield job
+        return
     option = f"--on {where}"
     if job.steps is not None:
         raise InputError("under job.sharding workers have no gradients that could be elsewhere", file=option)
@@ -156,25 +162,33 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
             given.progress(loop.number)
         # Its arrays are not needed any more.
         kept = None
-        for _ in _time_alone(loop.run(given.progress, checkpoint, given.sampling)):
+        for _ in _answered(loop.run(given.progress, checkpoint, given.sampling), _time_alone):
             yield record.done
     if checkpoint is not None:
         checkpoint.write({"record": record.save(), "ended": True}, record.done, ended=True)
     return record
 
 
-def _time_alone(requests: TimingRequests) -> Iterator[None]:
-    """Time the exchanges that a job requests, each on a simulated clock of its own; yield after each exchange."""
+def _answered(
+    requests: TimingRequests, answer: Callable[[TimingRequest], Generator[Any, Any, Timing]]
+) -> Generator[Any, Any, None]:
+    """Run a job; time the exchanges that it requests by the generator function `answer`, and yield what that yields."""
     result: TimingResult | None = None
     with suppress(StopIteration):
         while True:
             # A generator takes None at first.
             request = requests.send(result)  # type: ignore[arg-type]
             try:
-                result = _time_exchange(request)
+                result = yield from answer(request)
             except StalledError as stalled:
                 result = stalled
-            yield
+
+
+def _time_alone(request: TimingRequest) -> Generator[None, None, Timing]:
+    """Return the timing of an exchange on a simulated clock of its own, after a yield for other runs to advance."""
+    timing = _time_exchange(request)
+    yield
+    return timing
 
 
 def _on_shared_clock(
@@ -200,17 +214,14 @@ def _on_shared_clock(
 
 def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -> Generator[simpy.Event, Timing, None]:
     """Run a job as a SimPy process, which times its exchanges on the shared network."""
-    result: TimingResult | None = None
-    with suppress(StopIteration):
-        while True:
-            request = requests.send(result)  # type: ignore[arg-type]
-            try:
-                result = yield shared.run(request.parts, request.start, **request.options)
-            except StalledError as stalled:
-                result = stalled
-            else:
-                alone, origin = _time_exchange(request.but(deaths={}, messages=False)), request.options["origin"]
-                record.held_up += result.lasts_from(origin) - alone.lasts_from(origin)
+
+    def answer(request: TimingRequest) -> Generator[simpy.Event, Timing, Timing]:
+        timing = yield shared.run(request.parts, request.start, **request.options)
+        alone, origin = _time_exchange(request.but(deaths={}, messages=False)), request.options["origin"]
+        record.held_up += timing.lasts_from(origin) - alone.lasts_from(origin)
+        return timing
+
+    return _answered(requests, answer)
 
 
 def _time_exchange(request: TimingRequest) -> Timing:

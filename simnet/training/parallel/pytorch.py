@@ -146,8 +146,7 @@ def fsdp2(model: Units, workers: int, **options: Any) -> StepGraph:
     given = Fsdp2Options(**options)
     microbatches, plus = given.microbatches, given.plus
     freed, nodes = _freed_units(model, given.reshard_after_forward), plus.nodes(workers)
-    layout = layout_of(nodes) if nodes.each > 1 or plus.zero_quantized_gradients else {}
-    step = GraphBuilder(workers, given.iteration, given.replicas, given.overlap, layout)
+    step = GraphBuilder(workers, given.iteration, given.replicas, given.overlap, layout_of(nodes))
     if given.replicas > 1 and plus != ZeroPlusPlus():
         raise ValueError(f"ZeRO++ is for one replica, got {given.replicas}")
     in_turn: list[tuple[Phase, int]] = [

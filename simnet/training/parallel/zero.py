@@ -190,13 +190,8 @@ def zero(layers: Iterable[Layer], workers: int, *, stage: int, **options: Any) -
     found, given = check_layers(layers), ZeroOptions(**options)
     plus, sdp4bit = given.plus, given.sdp4bit
     nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
-    layout = (
-        quantised.layout_of(nodes)
-        if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients
-        else {}
-    )
     overlap = stage == 3 if given.overlap_comm is None else given.overlap_comm
-    step = GraphBuilder(workers, given.iteration, overlap=overlap, layout=layout)
+    step = GraphBuilder(workers, given.iteration, overlap=overlap, layout=quantised.layout_of(nodes))
     program: Stage3 | _ShardedGradients
     if stage == 3:
         program = Stage3(step, found, given.dtype, given.reduce_bucket_size, given.limits, plus)

@@ -48,7 +48,7 @@ class LogFormat(NamedTuple):
     first: Callable[[str], bool] = _never_matches
     anchor: re.Pattern[str] = re.compile(r"(?!)")
     head: Callable[[bytes], bool] = _never_matches
-    name: Callable[[str], bool] = _never_matches
+    name: Callable[[str], object] = _never_matches
 
 
 def _column_names(line: str) -> set[str]:
@@ -93,7 +93,7 @@ LOG_FORMATS: Mapping[str, LogFormat] = {
         first=lambda line: _column_names(line) >= set(nccl_text.RCCL_KEYS),
     ),
     **{
-        kind: LogFormat(read, anchor=one.headings, name=one.is_named)
+        kind: LogFormat(read, anchor=one.headings, name=one.names.search)
         for (kind, read), one in zip(TEXT_READERS.items(), TEXT_TABLES.values(), strict=True)
     },
     "iperf3-json": LogFormat(read_iperf3_json, head=lambda head: _is_json(head) and b'"iperf 3' in head),

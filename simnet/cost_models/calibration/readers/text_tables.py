@@ -57,10 +57,6 @@ class TextTable(NamedTuple):
         """Pattern for the start of a table's heading or rows, which identifies the format."""
         return self.anchor if self.title is None else re.compile(f"{self.title.pattern}|{self.anchor.pattern}", re.M)
 
-    def is_named(self, file: str) -> bool:
-        """Return whether the name of a file suggests that it contains tables of this benchmark."""
-        return self.names.search(file) is not None
-
     def size_convention(self, name: str) -> str:
         """Return this benchmark's convention for the size of a collective."""
         if self.sizes == "gathered" and name.startswith("all_gather"):
