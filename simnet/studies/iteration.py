@@ -147,7 +147,7 @@ def exchange_summary(
     answer = job_summary(predict_job(scenario, policies))
     if linked is None or not goals:
         return answer
-    rows = utilisation.goal_rows(linked, goals, off or utilisation.OFF, periodic=own is not None)
+    rows = [utilisation.goal_row(linked, goal, off or utilisation.OFF, periodic=own is not None) for goal in goals]
     said = "\n".join([answer.answer, *(f"With a dense exchange {utilisation.goal_sentence(one)}" for one in rows)])
     return replace(answer, answer=said, details={**answer.details, "goals": rows})
 

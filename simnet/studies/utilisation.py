@@ -11,6 +11,8 @@ as long as the one before. `read_training` takes these numbers from a scenario.
 from __future__ import annotations
 
 import math
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -42,6 +44,9 @@ OFF = 1.1
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Utilisations of the published tables."""
+
+# Bandwidths below and above those of all links [byte/s].
+_RATES = 1e-99, 1e99
 
 Buckets: TypeAlias = tuple[tuple[float, float], ...]
 """Buckets of an exchange in send order: the size as a share, and the share of the backward pass before readiness."""
@@ -114,11 +119,7 @@ def bandwidth_for(training: TrainingPlan, target: float) -> float:
     """Return the lowest bandwidth [byte/s] that reaches the utilisation `target`; infinite if latency prevents it."""
     if utilisation(training, math.inf) < target:
         return math.inf
-    low = high = 1.0
-    while utilisation(training, high) < target:
-        high *= 2
-    while utilisation(training, low) >= target:
-        low /= 2
+    low, high = _RATES
     while high > low * (1 + 1e-13):
         middle = math.sqrt(low) * math.sqrt(high)
         low, high = (low, middle) if utilisation(training, middle) >= target else (middle, high)
@@ -127,17 +128,10 @@ def bandwidth_for(training: TrainingPlan, target: float) -> float:
 
 def period_for(training: TrainingPlan, target: float, bandwidth: float) -> int:
     """Return the smallest number of steps between exchanges that reaches a utilisation at a bandwidth."""
-
-    def reached(period: int) -> bool:
-        return utilisation(replace(training, period=period), bandwidth) >= target
-
-    low, high = training.fragments - 1, training.fragments
-    while not reached(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high
+    periods = range(training.fragments, sys.maxsize)
+    # Longer periods reach more, so that those which reach the target come last.
+    reached = lambda period: utilisation(replace(training, period=period), bandwidth) >= target  # noqa: E731
+    return periods[bisect_left(periods, True, key=reached)]
 
 
 def interval_by_error(
@@ -239,7 +233,7 @@ def utilisation_summary(
     training, own = linked.training, job.strategy
     reached = interval_by_error(utilisation, training, linked.bandwidth, off)
     took = interval_by_error(lambda one, rate: one.compute / utilisation(one, rate), training, linked.bandwidth, off)
-    rows = goal_rows(linked, goals or TARGETS, off, periodic=own is not None)
+    rows = [goal_row(linked, goal, off, periodic=own is not None) for goal in goals or TARGETS]
     by = f" if computing and links are {lead_text(off)} off"
     said = interval_text(*reached, unit="percent", each=" utilisation", by=by)
     said = f"{said}; {interval_text(*took, each=' a step')}."
@@ -286,24 +280,15 @@ def goal_sentence(row: Mapping[str, Any]) -> str:
     return f"{needs}, {joined} a period of {interval_text(*period, unit='number', each=' steps')}."
 
 
-def goal_rows(linked: LinkedTraining, goals: Sequence[float], off: float, *, periodic: bool) -> list[dict[str, Any]]:
-    """Return a row per utilisation goal with the columns `COLUMNS`; `periodic` adds the exchange period."""
-    training, scale, rows = linked.training, linked.link / linked.bandwidth, []
-    for goal in goals:
-
-        def rate_for(one: TrainingPlan, _: float, goal: float = goal) -> float:
-            return scale * bandwidth_for(one, goal)
-
-        def least_period(one: TrainingPlan, rate: float, goal: float = goal) -> float:
-            return period_for(one, goal, rate)
-
-        rate = map(finite, interval_by_error(rate_for, training, off=off))
-        row = {"utilisation": goal, **dict(zip(_ENDS_OF_RATE, rate, strict=True))}
-        if periodic:
-            period = interval_by_error(least_period, training, linked.bandwidth, off)
-            row |= dict(zip(_ENDS_OF_PERIOD, period, strict=True))
-        rows.append(row)
-    return rows
+def goal_row(linked: LinkedTraining, goal: float, off: float, *, periodic: bool) -> dict[str, Any]:
+    """Return the row of a utilisation goal with the columns `COLUMNS`; `periodic` adds the exchange period."""
+    training, scale = linked.training, linked.link / linked.bandwidth
+    rate = interval_by_error(lambda one, _: scale * bandwidth_for(one, goal), training, off=off)
+    row = {"utilisation": goal, **dict(zip(_ENDS_OF_RATE, map(finite, rate), strict=True))}
+    if periodic:
+        period = interval_by_error(lambda one, rate: period_for(one, goal, rate), training, linked.bandwidth, off)
+        row |= dict(zip(_ENDS_OF_PERIOD, period, strict=True))
+    return row
 
 
 def _exchange_notes(linked: LinkedTraining) -> list[str]:
