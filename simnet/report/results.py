@@ -90,13 +90,8 @@ def write_run(
     folder = prepare_folder(folder)
     sha256 = hashlib.sha256(scenario_lock.encode()).hexdigest()
     named = {"scenario": facts.setup["scenario"] | {"sha256": sha256}, "versions": versions()}
-    facts = replace(
-        facts,
-        setup={**facts.setup, **named},
-        stops={name: result.interruptions for name, result in results.items()},
-        shares={name: result.job_shares for name, result in results.items()},
-    )
-    summary = summarize({name: result.iterations for name, result in results.items()}, facts)
+    frames = {name: result.iterations for name, result in results.items()}
+    summary = summarize(frames, replace(facts, setup={**facts.setup, **named}))
     recorded = RecordedTimeline(
         joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links
     )

@@ -8,9 +8,10 @@ error, and what decides between them is what they do not share. Computing is off
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from simnet.policies import Candidate
 from simnet.report.columns import Fields
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.report.run_setup import CallErrors, relative_interval, software_of
+from simnet.report.run_summary import RunFacts
 from simnet.report.wording import TIED
 from simnet.scenario import Run, Scenario
 from simnet.strategies import options as strategy_options
@@ -216,6 +218,31 @@ def judgement(loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
     return rows, evidence_of_job(job, iterations.values())
 
 
+def run_facts(
+    loaded: Scenario,
+    run: Run,
+    results: Mapping[str, PolicyResult],
+    setup: Fields,
+    judgements: Mapping[str, Fields],
+    **more: Any,
+) -> RunFacts:
+    """Return what the summary of a run states beside its iterations; `more` are further fields of `RunFacts`."""
+    trained = loaded.config.job.gradients.train
+    return RunFacts(
+        setup=setup,
+        workers=run.job.source.workers,
+        judgements=judgements,
+        bound=run.bound,
+        stops={name: one.interruptions for name, one in results.items()},
+        shares={name: one.job_shares for name, one in results.items()},
+        target=None if trained is None else trained.target,
+        # The same one in each cell of a grid, be it that it failed.
+        reference=next(iter(run.policies)),
+        starts=partial(start_ranges_of, run, results),
+        **more,
+    )
+
+
 def evidence_of_job(job: Job, iterations: Iterable[Columns]) -> Evidence:
     """Return whether a job's time is measured, extrapolated or assumed, given its stack, workers and links."""
     met = [np.array([one["latency_s"], one["bandwidth_Bps"]]) for one in iterations]
@@ -262,15 +289,11 @@ def messages(one: Candidate, job: Job) -> float:
     return found.schedule.n_messages / workers * len(job_buckets(job, [one]))
 
 
-def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
-    """Return a function that, given policy names, returns ranges of their times if workers start slightly apart."""
-
-    def found(names: Iterable[str]) -> StartRanges:
-        frames = {name: results[name].iterations for name in names}
-        exchanges = {one.label: one for name in frames for one in built.policies[name].candidates}
-        return job_start_ranges(built, frames, exchanges.values())
-
-    return found
+def start_ranges_of(built: Run, results: Mapping[str, PolicyResult], names: Iterable[str]) -> StartRanges:
+    """Return ranges of the named policies' times if workers start slightly apart."""
+    frames = {name: results[name].iterations for name in names}
+    exchanges = {one.label: one for name in frames for one in built.policies[name].candidates}
+    return job_start_ranges(built, frames, exchanges.values())
 
 
 def job_start_ranges(built: Run, frames: Mapping[str, Columns], exchanges: Iterable[Candidate]) -> StartRanges:

@@ -32,7 +32,7 @@ from simnet.scenario.resolve import candidate
 from simnet.scenario.runner import Task, checkpoints, request, run_policies
 from simnet.scenario.topology_parts import cluster_file
 from simnet.studies import assumptions
-from simnet.studies.job_totals import judgement, ranges_of, rivals
+from simnet.studies.job_totals import judgement, rivals, run_facts
 from simnet.training.job.checkpoint import EVERY, Checkpoint
 from simnet.training.job.job import Job
 from simnet.training.job.loop import first_exchange
@@ -255,7 +255,7 @@ def fill(
 
 def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], source: Source | None) -> RunFacts:
     """Return the parts of a run's summary other than iteration times, such as setting, memory and assumptions."""
-    trained, settled = loaded.config.job.gradients.train, rivals(built, results)
+    settled = rivals(built, results)
     judgements, evidence = judgement(loaded, built, settled)
     first = common_start(steady_part(one.iterations) for one in results.values())
     frames = {name: frame.iloc[first:] for name, frame in settled.items()}
@@ -278,17 +278,7 @@ def _run_facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]
         "depends_on": None if source is None else _dependences(loaded, built, source),
         **evidence.figures(),
     }
-    return RunFacts(
-        setup=setup,
-        workers=built.job.source.workers,
-        samples=loaded.samples,
-        held=each,
-        judgements=judgements,
-        bound=built.bound,
-        target=None if trained is None else trained.target,
-        reference=next(iter(built.policies)),
-        starts=ranges_of(built, results),
-    )
+    return run_facts(loaded, built, results, setup, judgements, samples=loaded.samples, held=each)
 
 
 def setup_of(loaded: Scenario, built: Run, *, written: bool = False, met: Mapping[str, Columns] = {}) -> Fields:

@@ -167,25 +167,22 @@ def _depends_text(found: Ranking) -> str:
         return ""
     if not found.flips:
         return "nothing near: no link, density or number of workers changes the first place."
+    sides: dict[str, dict[str, list[str]]] = {}
+    for one in found.flips:
+        own = sides.setdefault(one.label, {"below": [], "above": []})
+        own["above" if one.up else "below"].append(_flip_text(one))
     parts = []
-    for label in dict.fromkeys(one.label for one in found.flips):
-        own = [one for one in found.flips if one.label == label]
-        sides = [
-            _side_text(word, [one for one in own if one.up == up]) for word, up in (("below", False), ("above", True))
-        ]
-        parts.append(f"{label} {', '.join(one for one in sides if one)}")
+    for label, own in sides.items():
+        texts = [f"{word} {' or '.join(values)}" for word, values in own.items() if values]
+        parts.append(f"{label} {', '.join(texts)}")
     return f"{'; '.join(parts)}."
 
 
-def _side_text(word: str, flips: Sequence[Flip]) -> str:
-    values = []
-    for one in flips:
-        if one.quantity == "workers":
-            shown = f"{one.value + (1 if word == 'below' else -1):.0f} workers"
-        else:
-            shown = assumptions.FORMATS[one.quantity](one.value)
-        values.append(shown if one.quantity != "density" else f"a density of {shown}")
-    return f"{word} {' or '.join(values)}" if values else ""
+def _flip_text(one: Flip) -> str:
+    """Return the last value, such as a latency, at which the decision holds."""
+    if one.quantity == "workers":
+        return f"{one.value + (-1 if one.up else 1):.0f} workers"
+    return "a density of " * (one.quantity == "density") + assumptions.FORMATS[one.quantity](one.value)
 
 
 def _next_text(found: Ranking) -> str:

@@ -15,7 +15,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
 from simnet.base.units import format_seconds
 from simnet.policies import Candidate, Fixed
-from simnet.report.learning import learning_summaries
+from simnet.report.run_summary import learnt_by
 from simnet.report.summary import Summary, percent, table_columns
 from simnet.report.wording import lead_text, listed, to_best
 from simnet.scenario import Run, Scenario
@@ -42,8 +42,6 @@ _UNSHARDED = (
 
 EVERY_STEP = "job.strategy=null"
 """Override for a job that exchanges in every step."""
-
-_ENDS = ("low", "high")
 
 
 def strategy_label(loaded: Scenario) -> str:
@@ -154,8 +152,7 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
     train = loaded.config.job.gradients.train
     assert train is not None
     assert train.target is not None
-    computed = {label: math.fsum(frame["compute_s"]) for label, frame in frames.items()}
-    learnt = learning_summaries(frames, computed, train.target)
+    learnt = learnt_by(frames, train.target)
     times = {label: one["time_to_target_s"] for label, one in learnt.items() if one["time_to_target_s"] is not None}
     order = sorted(times, key=lambda label: times[label])
     target = f"an accuracy of {percent(train.target)}"
@@ -170,9 +167,10 @@ def time_to_target(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> S
     for place, label in enumerate([*order, *(one for one in frames if one not in times)]):
         row = {"exchange": label, "to_best": "not reached", "accuracy": learnt[label]["accuracy"]}
         if likely is not None and label in times:
-            took, whole = times[label], totals[label].seconds
-            ends = {f"{end}_s": float(getattr(likely, end)[place]) * (took / whole if whole else 1.0) for end in _ENDS}
-            row |= {"time_to_target_s": took, **ends, "to_best": to_best(label, order[:1], took, times[order[0]])}
+            took = times[label]
+            low, high = job_totals.interval_ends(likely, place, totals[label].seconds / took if took else 1.0)
+            row |= {"time_to_target_s": took, "low_s": low, "high_s": high}
+            row |= {"to_best": to_best(label, order[:1], took, times[order[0]])}
             row |= {"iterations_to_target": learnt[label]["iterations_to_target"]}
         rows.append(row)
     return Summary(

@@ -26,7 +26,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
 from simnet.scenario.runner import Outcome, Request, identity, request, run_here
 from simnet.studies.assumptions import sample_warnings
-from simnet.studies.job_totals import judgement, ranges_of, rivals
+from simnet.studies.job_totals import judgement, rivals, run_facts
 from simnet.studies.sweeping.answer import GridAnswer, compared_policies, grid_answer
 from simnet.studies.sweeping.grid import AxisColumn, GridAxis
 from simnet.training.job.job import job_overlap
@@ -109,20 +109,11 @@ def cell_rows(loaded: Scenario, built: Run, outcomes: Mapping[str, Outcome]) -> 
     found = {name: outcomes[name] for name in built.policies}
     results = {name: one for name, one in found.items() if isinstance(one, PolicyResult)}
     judgements, evidence = judgement(loaded, built, rivals(built, results))
-    job, trained, summary = built.job, loaded.config.job.gradients.train, run_summary.RunSummary()
+    job, summary = built.job, run_summary.RunSummary()
     if results:
-        facts = run_summary.RunFacts(
-            bound=built.bound,
-            stops={name: result.interruptions for name, result in results.items()},
-            target=None if trained is None else trained.target,
-            # In every cell the same one, be it that it failed.
-            reference=next(iter(built.policies)),
-            workers=job.source.workers,
-            # Data parallelism has inner steps as well, one an iteration.
-            setup={"strategy": {"steps": 1 if job.strategy is None else job.strategy.steps}, "prices": loaded.prices},
-            starts=ranges_of(built, results),
-            judgements=judgements,
-        )
+        # Data parallelism has inner steps as well, one an iteration.
+        steps = {"steps": 1 if job.strategy is None else job.strategy.steps}
+        facts = run_facts(loaded, built, results, {"strategy": steps, "prices": loaded.prices}, judgements)
         summary = run_summary.summarize({name: result.iterations for name, result in results.items()}, facts)
     not_sampled = wording.entering_apart({}, [], summary.get("starts_not_sampled"))
     gradients = job.strategy is None and job.steps is None
