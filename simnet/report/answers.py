@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.cost_models.evidence.conditions import Evidence
@@ -20,13 +22,8 @@ from simnet.report.paired import TIE, start_ranges
 from simnet.report.results import joined, round_iterations
 from simnet.report.run_summary import RunSummary, known_of, learning_columns, policy_columns, ranked, with_exploration
 from simnet.report.summary import Column, Plot, Row, Summary, common_unit, interval_text, table_columns, three_digits
-from simnet.training.job.record import MAIN
+from simnet.training.job.record import MAIN, PolicyResult
 from simnet.training.job.steady import MOVED
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from simnet.training.job.record import PolicyResult
 
 NEXT = "--seeds 10   how far that depends on the seed"
 """The suggested next command after a run with one seed."""

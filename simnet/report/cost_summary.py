@@ -8,17 +8,15 @@ which workers compute, in the mean over those that take part.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simnet.base.units import format_bytes
 from simnet.cost_models.costs.computing import SampleCount
 from simnet.report.columns import COLUMNS as DEFINITIONS
 from simnet.report.columns import Fields
 from simnet.report.summary import three_digits
+from simnet.training.job.job import Job
 from simnet.training.job.memory import WorkerMemory
-
-if TYPE_CHECKING:
-    from simnet.training.job.job import Job
 
 COLUMNS = ("inner_steps", "step_s", "utilisation", "money")
 """Cost columns of tables with a row per policy."""

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -41,10 +41,7 @@ from simnet.base.spreadsheets import guard_table
 from simnet.report.run_summary import RunFacts, RunSummary, summarize, with_exploration
 from simnet.report.summary import Plot
 from simnet.report.timeline import LinkNames, RecordedTimeline, write_timeline
-
-if TYPE_CHECKING:
-    from simnet.training.job.record import PolicyResult
-
+from simnet.training.job.record import PolicyResult
 
 PAGE = FileSet("report", ("report.html", "figures/*.png", "figures/*.svg"), "report.html")
 """Files of the report: the page of one run or several, and its figures."""

@@ -136,11 +136,8 @@ def _range_text(values: Sequence[Any], column: AxisColumn) -> str:
 
 def axis_heads(by: Sequence[AxisColumn]) -> list[Column]:
     """Return the table columns of grid axes."""
-    return [Column(one.name, one.heading, _axis_unit(one)) for one in by]
-
-
-def _axis_unit(axis: AxisColumn) -> Unit | None:
-    return "percent" if axis.is_density else None if axis.numeric else "text"
+    units: list[Unit | None] = ["percent" if one.is_density else None if one.numeric else "text" for one in by]
+    return [Column(one.name, one.heading, unit) for one, unit in zip(by, units, strict=True)]
 
 
 def times_by_cell(cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: str | None) -> dict[str, Any]:

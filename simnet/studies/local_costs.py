@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,9 @@ from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.report.wording import listed
 from simnet.scenario import load
 from simnet.scenario.resolve import candidate
+from simnet.sparsifier_models import Sparsifier
 from simnet.training.job.job import Job, create_sparsifier, job_buckets
 from simnet.training.job.local_costs import hook_stages, scheme_hook
-
-if TYPE_CHECKING:
-    from simnet.sparsifier_models import Sparsifier
 
 # Share of computing from which a local cost, or what launches add to kernels, is said.
 _WORTH_SAYING = 0.05

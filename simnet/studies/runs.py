@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from simnet.base import file_io
 from simnet.base.arrays import Columns, significant
@@ -22,12 +23,14 @@ from simnet.interchange.kinds import kind_of
 from simnet.network import MAX_MIN
 from simnet.policies import Fixed
 from simnet.report import answers, cost_summary, run_setup, seeds
+from simnet.report.answers import RunAnswer
 from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, write_run
 from simnet.report.run_setup import calibration_summary
 from simnet.report.run_summary import RunFacts, RunSummary
 from simnet.report.summary import Plot
 from simnet.scenario import Run, Scenario
+from simnet.scenario.finding import Source
 from simnet.scenario.resolve import candidate
 from simnet.scenario.runner import Task, checkpoints, request, run_policies
 from simnet.scenario.topology_parts import cluster_file
@@ -39,12 +42,6 @@ from simnet.training.job.loop import first_exchange
 from simnet.training.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.steady import common_start, steady_part
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from simnet.report.answers import RunAnswer
-    from simnet.scenario.finding import Source
 
 CHECKPOINTS = "checkpoints"
 """Name of the checkpoint folder in a results folder."""

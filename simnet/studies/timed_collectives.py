@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -16,13 +16,14 @@ from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError, check_choice, refuse_values
 from simnet.base.progress import track_progress
 from simnet.collectives import registry
-from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE
+from simnet.cost_models.calibration.cost_model import DEFAULT_COVERAGE, CalibratedCostModel
 from simnet.cost_models.calibration.cost_model_file import cost_model_of
 from simnet.cost_models.calibration.node_links import MAX_DEVICES, pack_links
 from simnet.cost_models.calibration.readers.conventions import bus_factor
 from simnet.cost_models.evidence.conditions import Evidence, Level
 from simnet.interchange.kinds import kind_of, read_schedule
 from simnet.interchange.messages_csv import write_messages
+from simnet.network import Network
 from simnet.report.columns import Fields
 from simnet.report.summary import Summary, interval_text, percent, table_columns
 from simnet.scenario import Scenario, load
@@ -33,12 +34,6 @@ from simnet.scenario.settings import worker_link
 from simnet.schedule import Round, Schedule, count_rounds
 from simnet.studies.sweeping.grid import axis
 from simnet.studies.timing import Timed, network_at_start
-
-if TYPE_CHECKING:
-    from simnet.cost_models.calibration.cost_model import CalibratedCostModel
-    from simnet.network import Network
-    from simnet.studies.timing import Timed
-
 
 MAX_CHANNELS = 64
 """The most channels of a collective; NCCL has as many."""

@@ -20,6 +20,7 @@ from simnet import sparsifier_models
 from simnet.base import plugins
 from simnet.base.errors import InputError, is_number, suggest_names
 from simnet.base.file_io import read_text
+from simnet.base.yaml_loader import validation_refusal
 
 MAX_BYTES = 8 * 2**20
 """Maximum size of a policy-table file [byte]."""
@@ -146,11 +147,7 @@ def load_policy(path: str | Path) -> PolicyTable:
     try:
         return PolicyTable.model_validate(loaded)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
-        message = message.removeprefix("Value error, ")
-        raise InputError(message, file=name, field=where[:200] or None) from None
+        raise validation_refusal(error, name) from None
 
 
 def _no_number(word: str) -> float:

@@ -10,9 +10,10 @@ import itertools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import check_choice
@@ -20,12 +21,8 @@ from simnet.report.paired import TIE, Estimate, contest, estimate
 from simnet.report.summary import Column, Plot, Summary, Unit, common_unit, interval_text, percent, with_unit
 from simnet.studies.fastest import GridTimes, axis_heads, group_places, value_text, where_fastest
 from simnet.studies.questions.question_file import QUESTION_FILE, SERIES, ColumnComparison, Question
+from simnet.studies.sweeping.answer import GridAnswer
 from simnet.studies.sweeping.grid import AxisColumn, moving_together
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from simnet.studies.sweeping.answer import GridAnswer
 
 # Measured in training whether or not what is exchanged has settled.
 _TRAINED = (
