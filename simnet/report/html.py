@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -18,6 +17,7 @@ import jinja2
 import markupsafe
 import numpy as np
 import pandas as pd
+from jinja2.utils import htmlsafe_json_dumps
 
 from simnet.base.terms import all_terms, meaning
 from simnet.base.units import format_bandwidth, format_seconds
@@ -33,8 +33,6 @@ POINTS = 2_000
 """Maximum number of points of a line; longer runs are thinned."""
 
 _DIGITS = 7
-# What ends a script, and what ends a line of one but not of JSON.
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def page_data(
@@ -74,19 +72,16 @@ def page_data(
     }
 
 
-def embedded(data: Any) -> str:
+def embedded(data: Any) -> markupsafe.Markup:
     r"""Return data as JSON that is safe in an HTML script. Floats have seven digits; non-finite floats become null.
 
     Examples
     --------
-    >>> embedded(["</script><!--", 0.1 + 0.2])
-    '["\\u003c/script\\u003e\\u003c!--",0.3]'
+    >>> print(embedded(["</script><!--", 0.1 + 0.2]))
+    ["\u003c/script\u003e\u003c!--",0.3]
     """
     rounded = json_value(data, lambda one: float(f"{one:.{_DIGITS}g}"))
-    text = json.dumps(rounded, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    for character, escaped in _ESCAPES.items():
-        text = text.replace(character, escaped)
-    return text
+    return htmlsafe_json_dumps(rounded, allow_nan=False, separators=(",", ":"))
 
 
 def _iteration_columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int) -> dict[str, list[Any]]:
@@ -146,7 +141,7 @@ def report(
         names=names,
         scenario=scenario,
         setting=_setting_rows(summary, setting or {}),
-        data=markupsafe.Markup(embedded(page_data(summary, iterations, recorded))),  # noqa: S704
+        data=embedded(page_data(summary, iterations, recorded)),
         scripts=_hashed_scripts("uplot/uPlot.iife.min.js", "common.js", "page.js"),
         chart_style=markupsafe.Markup(_resource_text("uplot/uPlot.min.css")),  # noqa: S704
         longest=max(sum(one["breakdown_s"].values()) for one in summary["policies"].values()),

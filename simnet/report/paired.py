@@ -112,6 +112,8 @@ class Contest(NamedTuple):
 def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
     """Return the mean of values over seeds and its Student's t interval, Bonferroni-corrected for `comparisons`.
 
+    All three are NaN without values; with one value the interval is infinite.
+
     Examples
     --------
     >>> [round(one, 3) for one in estimate([1.0, 2.0, 3.0])]
@@ -120,9 +122,9 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
     Estimate(mean=2.0, low=2.0, high=2.0)
     """
     given = np.asarray(values, dtype=np.float64)
-    mean = math.fsum(given) / given.size
-    if given.size == 1:
-        return Estimate(mean, -math.inf, math.inf)
+    mean = math.fsum(given) / given.size if given.size else math.nan
+    if given.size < 2:
+        return Estimate(mean, mean - math.inf, mean + math.inf)
     if (given == given[0]).all():
         return Estimate(*3 * [float(given[0])])
     quantile = student_quantile(given.size - 1, 1 - (1 - LEVEL) / (2 * comparisons))

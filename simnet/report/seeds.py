@@ -48,9 +48,9 @@ _RUN = (
 )
 
 
-_NOTHING = paired.Estimate(math.nan, math.nan, math.nan)
-# Rank, tie, number of seeds as the fastest, and of seeds compared, of policies that take no part.
-_APART: tuple[Any, ...] = (None, False, None, 0)
+# Difference from the first with its interval, rank, tie, and numbers of seeds as the fastest and of seeds compared, of
+# policies that take no part.
+_APART: tuple[Any, ...] = (math.nan, math.nan, math.nan, None, False, None, 0)
 _COMPARED = (
     *("s", "low_s", "high_s", "more_s", "more_low_s", "more_high_s"),
     *("rank", "tied", "least_with", "compared"),
@@ -92,12 +92,12 @@ def comparison(rows: pd.DataFrame, by: Sequence[str], column: str, *, bound: str
             starts = {name: off.loc[name].loc[compared.index].to_numpy().T for name in rivals}
         won = paired.contest(rivals, starts) if rivals else None
         for name in names:
-            there, cells = values[name].dropna(), (*_NOTHING, *_APART)
+            there, cells = values[name].dropna(), _APART
             if won is not None and name in rivals:
                 there, more = compared[name], won.differences.get(name, paired.Estimate(0.0, 0.0, 0.0))
                 tied = name in (won.policy, *won.tied_with)
                 cells = (*more, won.order.index(name) + 1, tied, won.fastest_in[name], len(compared))
-            cells = (*(paired.estimate(there) if len(there) else _NOTHING), *cells)
+            cells = (*paired.estimate(there), *cells)
             own = {f"{stem}_{end}": value for end, value in zip(_COMPARED, cells, strict=True)}
             found.append(dict(zip(by, key, strict=True)) | {"policy": name} | own)
     table = pd.DataFrame(found)
@@ -127,8 +127,7 @@ def policies_over_seeds(table: pd.DataFrame, bound: str | None = None) -> pd.Dat
     found["unsettled_with"] = [int((one["unsettled"] != "").sum()) for one in each]
     found["unsettled"] = [next(filter(None, one["unsettled"]), "") for one in each]
     for name in [one for one in table if one not in ("seed", "policy", "choice", *found)]:
-        values = [one[name].dropna() for one in each]
-        estimates = [paired.estimate(one) if len(one) else _NOTHING for one in values]
+        estimates = [paired.estimate(one[name].dropna()) for one in each]
         found[name] = [one.mean for one in estimates]
         if name in ("regret_s", "accuracy"):
             stem, end = name.removesuffix("_s"), "_s" if name.endswith("_s") else ""

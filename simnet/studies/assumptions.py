@@ -8,7 +8,7 @@ so that the same scenario has the same answer on every machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from simnet.base.units import format_bandwidth, format_seconds
 from simnet.cost_models.costs.devices import DEFAULT_DEVICE, DeviceOp, DeviceProfile
 from simnet.cost_models.evidence.relative_iterations import relative_iterations
 from simnet.network.slow_start import BUFFER, LEAST_TIMEOUT, window_after_silence
-from simnet.policies import Candidate, Fixed, Policy, density_at
+from simnet.policies import Candidate, Policy, density_at
 from simnet.policies.moo import Moo
 from simnet.report import run_setup, wording
 from simnet.report.columns import Fields
@@ -91,12 +91,6 @@ def overlap_of(built: Run, among: Iterable[Candidate]) -> Fields | None:
     return {**found, "default": job.overlap is not None and job.overlap.exchanges == "able"}
 
 
-def overlap_of_policies(loaded: Scenario, built: Run) -> Fields | None:
-    """Return how the exchanges of fixed policies, or else all exchanges of a scenario, overlap the backward pass."""
-    fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
-    return overlap_of(built, fixed or _exchange_labels(loaded))
-
-
 def default_effects(
     load: Callable[[Sequence[str]], Scenario],
     loaded: Scenario,
@@ -109,7 +103,7 @@ def default_effects(
     With the value `other` of `field` the exchange `first` is fastest, by the factor `lead` over the one that is fastest
     by default; both are None without a change, or if a sample leaves the order open, which `undecided` says.
     """
-    among = _exchange_labels(loaded) if among is None else among
+    among = exchanges_of(loaded) if among is None else among
     here = ranked_by_sample(built, among) if found is None or is_large(built) else found
     if here is None:
         return []
@@ -167,8 +161,8 @@ def assumed_text(
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network)
         said.append(f"stack {(name or 'ideal').removeprefix('ideal ')}")
     if not job.shardings:
-        changes = job.strategy is not None or any(one.scheme != "dense" for one in _exchange_labels(loaded))
-        local = "" if run is None else local_costs_text(run.job, _exchange_labels(loaded))
+        changes = job.strategy is not None or any(one.scheme != "dense" for one in exchanges_of(loaded))
+        local = "" if run is None else local_costs_text(run.job, exchanges_of(loaded))
         ignored = "accuracy ignored" if changes and not job.gradients.train else ""
         said += [ignored, local, logic_text(loaded)]
     return ", ".join(filter(None, said))
@@ -285,7 +279,7 @@ def _computing_assumed(loaded: Scenario, base_model: bool, written: bool) -> str
     name = "" if device is None else device.chip or device.name
     if known is None or job.traced or not computes:
         idle = "no computing (--compute)" if job.compute.mean == 0 else ""
-        dense = job.strategy is not None and all(one.scheme == "dense" for one in _exchange_labels(loaded))
+        dense = job.strategy is not None and all(one.scheme == "dense" for one in exchanges_of(loaded))
         return ", ".join(filter(None, [idle, "" if not default or job.shardings or dense else name]))
     profile = model_profile(job)
     tokens = 0 if profile is None or job.tokens else profile.tokens
@@ -293,7 +287,8 @@ def _computing_assumed(loaded: Scenario, base_model: bool, written: bool) -> str
     return f"{job.model} in " * base_model + said
 
 
-def _exchange_labels(loaded: Scenario) -> list[Candidate]:
+def exchanges_of(loaded: Scenario) -> list[Candidate]:
+    """Return the exchanges of a scenario as candidates, in its order."""
     return [candidate(label, one) for label, one in loaded.config.exchanges.items()]
 
 

@@ -189,9 +189,8 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
             "simulated_s": total.seconds,
         }
         for part in PARTS:
-            ends = f"{part}_low_s", f"{part}_high_s"
-            if not units.determined(*(parts[end] for end in ends)):
-                rows[policy] |= {**dict.fromkeys(ends), f"{part}_interval": units.NOT_DETERMINED}
+            ends = units.interval_figures(parts[f"{part}_low_s"], parts[f"{part}_high_s"], "_s")
+            rows[policy] |= {f"{part}_{end}": value for end, value in ends.items()}
         rows[policy] |= {"utilisation": total.compute / total.seconds, "unsettled": found.unsettled.get(policy)}
     for place, policy in enumerate(one.name for one in found.ranked):
         low, high = float(likely.low[place]), float(likely.high[place])

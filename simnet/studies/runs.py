@@ -150,15 +150,15 @@ class Batch:
         with self._begun:
             done = ", ".join(label for label in self.labels.values() if label not in missing)
             file_io.mark_incomplete(stage, f"done: {done}\nmissing: {', '.join(missing)}" if missing else "")
-            answer = self._write_joint(stage) if len(self._tasks) > 1 else self._write_one(stage)
+            if len(self._tasks) > 1:
+                answer = self._write_joint(stage)
+            else:
+                results = self._of_seed(self._loaded.config.seed)
+                summary = fill(stage, self._loaded, self.built, results, self._source, report=self.report)
+                answer = answers.run_answer(summary, results)
         if not missing:
             _unlink_files(self._own_files())
         return answer
-
-    def _write_one(self, stage: Path) -> RunAnswer:
-        results = self._of_seed(self._loaded.config.seed)
-        summary = fill(stage, self._loaded, self.built, results, self._source, report=self.report)
-        return answers.run_answer(summary, results)
 
     def _write_joint(self, stage: Path) -> RunAnswer:
         for seed in {seed for _, seed in self._results} - self._summaries.keys():
@@ -286,6 +286,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False, met: Mappin
     job, own, calibration = built.job, built.job.strategy, calibration_of(loaded, built.job)
     network, deadline = job.network(0), {} if job.deadline is None else {"deadline_s": job.deadline}
     fixed = {name: one.candidates[0] for name, one in built.policies.items() if isinstance(one, Fixed)}
+    own_exchanges = [replace(one, label=name) for name, one in fixed.items()]
     return {
         "stack": run_setup.stack_summary(network.stack, calibration),
         "sharing": None if network.sharing == MAX_MIN else run_setup.sharing_summary(network.sharing),
@@ -295,7 +296,7 @@ def setup_of(loaded: Scenario, built: Run, *, written: bool = False, met: Mappin
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
         "assumed": f"{assumptions.assumed_text(loaded, built, written=written, met=met)}.",
         "iterations_to_accuracy": assumptions.iterations_to_accuracy(job, fixed) or None,
-        "overlap": assumptions.overlap_of_policies(loaded, built),
+        "overlap": assumptions.overlap_of(built, own_exchanges or assumptions.exchanges_of(loaded)),
         "barrier": job.barrier,
         "strategy": None if own is None else {"name": own.name, "steps": own.steps, **deadline},
         "warnings": [*loaded.warnings, *built.warnings, *assumptions.sample_warnings(job, built.policies.values())]

@@ -83,10 +83,11 @@ class ShardedStep:
         return self.timing.memory()
 
     @property
-    def passed_over(self) -> tuple[str, ...]:
-        """Texts on content of the traces that the step leaves out."""
+    def assumed(self) -> tuple[str, ...]:
+        """Texts on the assumed slowdown of computing or, of a traced step, on content that it leaves out."""
         step = self._steps.step(self._number)
-        return step.notes if isinstance(step, TracedStep) else ()
+        slowed = f"slowed {self.sharding.slowdown or 1:.3g}x ({SLOWDOWNS[0]:g}-{SLOWDOWNS[1]:g})"
+        return step.notes if isinstance(step, TracedStep) else (slowed,)
 
     @property
     def utilisation(self) -> float:
@@ -210,7 +211,8 @@ def step_summary(scenario: Scenario, *, calls: bool = False) -> Summary:
             known = calls_evidence(calibration["calls"]).line()
             evidence += f" Collectives by the cost model of {calibration['file']}, {known}"
     return Summary(
-        answer=answer, columns=table_columns(table), rows=rows, evidence=evidence, assumed=_assumed(scenario, best),
+        answer=answer, columns=table_columns(table), rows=rows, evidence=evidence,
+        assumed=", ".join(filter(None, [assumed_text(scenario), *best.assumed])),
         details=details, notes=notes,
     )  # fmt: skip
 
@@ -233,12 +235,6 @@ def _step_answer(one: ShardedStep) -> str:
         held += f"; {format_bytes(one.memory.peak)} + activations"
         held += f", {'fits' if one.memory.peak <= limit else 'does not fit'} {format_bytes(limit)}" if limit else ""
     return f"{took}, {percent(one.utilisation)} utilisation{held}."
-
-
-def _assumed(scenario: Scenario, one: ShardedStep) -> str:
-    slowed = f"slowed {one.sharding.slowdown or 1:.3g}x ({SLOWDOWNS[0]:g}-{SLOWDOWNS[1]:g})"
-    own = [slowed] if one.sharding.trace is None else one.passed_over
-    return ", ".join(filter(None, [assumed_text(scenario), *own]))
 
 
 def _shared_figures(scenario: Scenario, one: ShardedStep) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import check_choice
+from simnet.base.units import finite
 from simnet.report.paired import TIE, Estimate, contest, estimate
 from simnet.report.summary import Column, Plot, Summary, Unit, common_unit, interval_text, percent, with_unit
 from simnet.studies.fastest import GridTimes, axis_heads, group_places, value_text, where_fastest
@@ -159,11 +160,8 @@ def _values(
 
 def _mean(values: Floats | None) -> tuple[float | None, float | None, float | None]:
     """Return a mean and the ends of its interval. The ends are None for fewer than two values, the mean for none."""
-    known = np.empty(0) if values is None else values[np.isfinite(values)]
-    if not known.size:
-        return None, None, None
-    found = estimate(known)
-    return (found.mean, None, None) if known.size == 1 else (found.mean, found.low, found.high)
+    mean, low, high = map(finite, estimate(np.empty(0) if values is None else values[np.isfinite(values)]))
+    return mean, low, high
 
 
 def _least(

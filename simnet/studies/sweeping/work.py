@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from simnet.base.dask_cluster import connect_dask
-from simnet.base.errors import InputError, suggest_names, to_install
+from simnet.base.errors import InputError, import_extra, suggest_names
 from simnet.base.file_io import mark_incomplete, write_files
 from simnet.base.processes import Pool, Progress, TaskOutcome, run_task
 from simnet.base.progress import progress_stage, report_share
@@ -75,10 +75,7 @@ def run_on_slurm(
     """Run cells in Slurm jobs; yield the index and outcome of each cell as jobs finish."""
     option = f"--on {scheduler}"
     count, parameters = slurm_parameters(scheduler)
-    try:
-        import submitit
-    except ImportError:
-        raise InputError(f"needs submitit: {to_install('slurm')}", file=option) from None
+    submitit = import_extra("submitit", "slurm", "needs submitit", option)
     shares = [range(first, len(tasks), count) for first in range(min(count, len(tasks)))]
     jobs: list[Any] = []
     try:
