@@ -224,7 +224,7 @@ def run_facts(
     judgements: Mapping[str, Fields],
     **more: Any,
 ) -> RunFacts:
-    """Return what the summary of a run states beside its iterations; `more` are further fields of `RunFacts`."""
+    """Return the facts that the summary of a run adds to its iterations; `more` are further fields of `RunFacts`."""
     trained = loaded.config.job.gradients.train
     return RunFacts(
         setup=setup,
