@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,13 +14,18 @@ Native: TypeAlias = "NativeModule"
 """Functions of modules as native code; what makes them is not loaded for its name alone."""
 
 
+@cache
 def native_copy(*modules: ModuleType, **replaced: str) -> Native | None:
-    """Return the functions of modules as native code (`simnet.base.native.native_module`); None if numba is missing."""
+    """Return the functions of modules as native code; None if numba is missing or disabled (``NUMBA_DISABLE_JIT``).
+
+    Names of functions must be distinct. `replaced`: names of functions, and of those that take their places.
+    """
     try:
-        from simnet.base.native import native_module
+        from simnet.base.native import NativeModule
+
+        return NativeModule(modules, replaced)
     except (ImportError, OSError):
         return None
-    return native_module(*modules, **replaced)
 
 
 def native_is_kept(main: str, *modules: ModuleType, **replaced: str) -> bool:

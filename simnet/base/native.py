@@ -292,15 +292,3 @@ def _report_once(what: str) -> None:
     if what not in _told and multiprocessing.parent_process() is None:
         _told.add(what)
         _log.warning("simnet %s", what)
-
-
-@cache
-def native_module(*modules: ModuleType, **replaced: str) -> NativeModule | None:
-    """Return the functions of modules as native code; None if numba is missing or disabled (``NUMBA_DISABLE_JIT``).
-
-    Names of functions must be distinct. `replaced`: names of functions, and of those that take their places.
-    """
-    try:
-        return NativeModule(modules, replaced)
-    except (ImportError, OSError):
-        return None

@@ -53,8 +53,7 @@ def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
     given = np.asarray(points, dtype=np.float64)
     extent = np.ptp(given, axis=0)
     shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
-    scaled: Floats = np.divide(given - given.min(axis=0), shared, out=np.zeros_like(given), where=shared > 0)
-    return scaled
+    return np.asarray(np.divide(given - given.min(axis=0), shared, out=np.zeros_like(given), where=shared > 0))
 
 
 def knee_point(front: ArrayLike) -> int:

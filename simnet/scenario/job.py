@@ -350,7 +350,7 @@ def _check_fits(config: schema.Config, found: Findings, limit: float) -> bool:
         found.add(("memory",), f"must be at least {format_bytes(least)}, got {format_bytes(limit)}")
     elif needed <= limit or any(one > limit for one in others):
         pass  # what is wrong with another job is said of that one
-    elif memory(config.model_copy(update={"other_jobs": None})) <= limit:
+    elif memory(config.with_fields(other_jobs=None)) <= limit:
         found.add(
             ("other_jobs",),
             f"together with the scenario's own job need {much}; raise job.scale in some of them, or memory",

@@ -320,15 +320,13 @@ def _link_incast(config: schema.Config, graph: Graph, found: Findings) -> Incast
 def standalone_config(config: schema.Config, label: str) -> schema.Config:
     """Return a co-located job as a scenario of its own, with a seed derived from the main scenario's."""
     given = (config.other_jobs or {})[label]
-    return config.model_copy(
-        update={
-            "workers": given.workers,
-            "job": given.job,
-            "exchanges": {label: given.exchange},
-            "policies": {label: schema.Policy(fixed=label)},
-            "other_jobs": None,
-            "seed": int(stream(config.seed, "other job", label).integers(2**62)),
-        }
+    return config.with_fields(
+        workers=given.workers,
+        job=given.job,
+        exchanges={label: given.exchange},
+        policies={label: schema.Policy(fixed=label)},
+        other_jobs=None,
+        seed=int(stream(config.seed, "other job", label).integers(2**62)),
     )
 
 

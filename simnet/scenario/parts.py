@@ -111,6 +111,10 @@ class Part(BaseModel):
         """Whether the part's `function` returns an absolute bandwidth or latency rather than a factor."""
         return Absolute in get_args(parameter_hints(self.function, ["return"]).get("return"))
 
+    def with_fields(self, **fields: Any) -> Self:
+        """Return a copy of the part with other values of some fields, by attribute name, which are not checked."""
+        return self.model_copy(update=fields)
+
     def takes(self, parameter: str) -> bool:
         """Return whether the part's `function` has a parameter of this name."""
         return parameter in inspect.signature(self.function).parameters

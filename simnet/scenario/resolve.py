@@ -53,11 +53,9 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
     if config.other_jobs:
         _check_colocated(config, found)
         others = {
-            label: one.model_copy(
-                update={
-                    "exchange": _resolve_exchange(label, one.exchange, found.of_job(label)),
-                    "job": _resolve_job(one.job, one.workers, usual, found.of_job(label)),
-                }
+            label: one.with_fields(
+                exchange=_resolve_exchange(label, one.exchange, found.of_job(label)),
+                job=_resolve_job(one.job, one.workers, usual, found.of_job(label)),
             )
             for label, one in config.other_jobs.items()
         }
@@ -68,16 +66,13 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
             found.add(("network", "weather", index, "profile", "epoch"), "is missing, and there is no job.epoch")
     # The file of a topology may name its stack.
     usual_stack = None if topology.choice[0] in ("file", "platform") else "ideal"
-    network = config.network.model_copy(update={"topology": topology, "stack": config.network.stack or usual_stack})
-    return config.model_copy(
-        update={
-            "name": config.name or re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario",
-            "network": network,
-            "job": _resolve_job(config.job, config.workers, usual, found),
-            "exchanges": exchanges,
-            "policies": _resolve_policies(config, exchanges, sound, found),
-            "other_jobs": others,
-        }
+    return config.with_fields(
+        name=config.name or re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario",
+        network=config.network.with_fields(topology=topology, stack=config.network.stack or usual_stack),
+        job=_resolve_job(config.job, config.workers, usual, found),
+        exchanges=exchanges,
+        policies=_resolve_policies(config, exchanges, sound, found),
+        other_jobs=others,
     )
 
 
@@ -160,7 +155,7 @@ def _resolve_topology(given: Topology, workers: int) -> Topology:
         more = {"nodes": -(-workers // part.gpus_per_node)}
     elif getattr(part, "hosts", workers) is None:
         more = {"hosts": workers}
-    return given.model_copy(update={kind: part.model_copy(update=more)})
+    return given.with_fields(**{kind: part.with_fields(**more)})
 
 
 def _resolve_exchange(label: str, given: schema.Exchange, found: Findings) -> schema.Exchange:
@@ -199,11 +194,11 @@ def _written_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resolve_job(given: schema.Job, workers: int, usual: Mapping[str, str], found: Findings) -> schema.Job:
     profile = None
-    given = given.model_copy(update={name: getattr(given, name) or one for name, one in usual.items()})
+    given = given.with_fields(**{name: getattr(given, name) or one for name, one in usual.items()})
     if given.model is not None:
         with found.at("job", "model"):
             profile = models.load_model(given.model)
-            given = given if models.is_config(given.model) else given.model_copy(update={"model": profile.name})
+            given = given if models.is_config(given.model) else given.with_fields(model=profile.name)
     _check_workers(given, workers, found)
     density = given.density
     if isinstance(density, list):
@@ -212,17 +207,15 @@ def _resolve_job(given: schema.Job, workers: int, usual: Mapping[str, str], foun
             at: Loc = ("job", "density", place, "iterations")
             if ramp.iterations is not None:
                 iterations = _resolve_iterations(ramp.iterations, at, given.epoch, found)
-                density[place] = ramp.model_copy(update={"iterations": iterations})
+                density[place] = ramp.with_fields(iterations=iterations)
             elif place < len(density) - 1:
                 found.add(at, "is missing; only the last stretch never ends")
-    compute, overlap = given.compute, given.overlap
-    told = next((one.seconds for one in given.shardings.values()), None)
-    if told is not None:
-        compute = compute.model_copy(update={"mean": told})
+    told, overlap = next((one.seconds for one in given.shardings.values()), None), given.overlap
+    mean = given.compute.mean if told is None else told
     unknown = given.traced or (given.model is not None and profile is None)
-    if compute.mean is None and not unknown and (built := computing.build_device(given, found)) is not None:
+    if mean is None and not unknown and (built := computing.build_device(given, found)) is not None:
         with found.at("job", "compute", "mean"):
-            compute = compute.model_copy(update={"mean": _mean_compute(given, built)})
+            mean = _mean_compute(given, built)
     every_iteration = given.strategy is None and given.sharding is None
     if overlap is None and every_iteration and (given.model is not None or given.gradients.synthetic is None):
         # Gradients of several layers are ready one after the other.
@@ -230,17 +223,15 @@ def _resolve_job(given: schema.Job, workers: int, usual: Mapping[str, str], foun
         overlap = schema.Overlap.model_validate({**sizes, "exchanges": DDP_OVERLAP.exchanges})
     if isinstance(overlap, schema.Overlap) and overlap.backward is None:
         share = Overlap.backward if profile is None else profile.backward_fraction
-        overlap = overlap.model_copy(update={"backward": share})
-    return given.model_copy(
-        update={
-            "compute": compute,
-            "overlap": overlap,
-            "strategy": None if given.strategy is None else _resolve_strategy(given.strategy, found),
-            "sharding": _resolve_sharding(given, found),
-            "iterations": _resolve_iterations(given.iterations, ("job", "iterations"), given.epoch, found),
-            "density": density,
-            "on_death": given.on_death or ("stop" if given.deaths else None),
-        }
+        overlap = overlap.with_fields(backward=share)
+    return given.with_fields(
+        compute=given.compute.with_fields(mean=mean),
+        overlap=overlap,
+        strategy=None if given.strategy is None else _resolve_strategy(given.strategy, found),
+        sharding=_resolve_sharding(given, found),
+        iterations=_resolve_iterations(given.iterations, ("job", "iterations"), given.epoch, found),
+        density=density,
+        on_death=given.on_death or ("stop" if given.deaths else None),
     )
 
 
@@ -368,7 +359,7 @@ def _resolve_policies(
         with found.at(*at, kind):
             check_feedback({label: exchanges[label].options["error_feedback"] for label in among if label in sound})
         spelled_out = _resolve_moo(part, (*at, kind), config.job.epoch, found) if kind == "moo" else {}
-        resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among, **spelled_out})})
+        resolved[name] = policy.with_fields(**{kind: part.with_fields(among=among, **spelled_out)})
     return resolved
 
 

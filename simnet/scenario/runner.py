@@ -78,7 +78,7 @@ def request(loaded: Scenario, command: str, *options: object) -> Request:
     >>> request(one, "run").digest == request(other, "run").digest
     False
     """
-    alike = replace(loaded, config=loaded.config.model_copy(update={"output": Output()}))
+    alike = replace(loaded, config=loaded.config.with_fields(output=Output()))
     recorded = list(_recorded_hashes(loaded))
     title = f"simnet {command} {loaded.name}, seed {loaded.config.seed}"
     found = _parts_digest([command, alike.lock(), *recorded, *map(repr, options)])

@@ -215,11 +215,11 @@ class Scenario:
         for name in names:
             check_choice(name, "policy", policies, file="--policies")
         kept = {name: one for name, one in policies.items() if name in names}
-        return replace(self, config=self.config.model_copy(update={"policies": kept}))
+        return replace(self, config=self.config.with_fields(policies=kept))
 
     def with_seed(self, seed: int) -> Scenario:
         """Return the scenario with another seed."""
-        return replace(self, config=self.config.model_copy(update={"seed": seed}))
+        return replace(self, config=self.config.with_fields(seed=seed))
 
     def replace(self, **fields: Unpack[Fields]) -> Scenario:
         """Return a copy of the scenario with other values of fields such as `workers`, `density` or `bandwidth`."""

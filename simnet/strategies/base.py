@@ -92,8 +92,7 @@ class Strategy(ABC):
     def global_parameters(self) -> Values:
         """Parameters to evaluate, float32 of shape (n,): the global ones if they exist, or the mean over workers."""
         there = self.local if self.alike else self.local[self.active]
-        found: Values = self._kept.get("master", there).mean(axis=0)
-        return found
+        return np.asarray(self._kept.get("master", there).mean(axis=0))
 
     def step(self, gradients: Values, active: ArrayLike | None = None, late: NDArray[np.intp] = NOBODY) -> StepResult:
         """Apply the gradients of one inner step; return its statistics and the exchanges that start after it.
@@ -305,5 +304,4 @@ class PeriodicStrategy(Strategy):
 
 def row_distances(rows: Values, point: Values) -> Floats:
     """Return the Euclidean distance of each row, shape (P, n), from `point`, shape (n,) or (P, n); shape (P,)."""
-    found: Floats = np.linalg.norm((rows - point).astype(np.float64), axis=1)
-    return found
+    return np.asarray(np.linalg.norm((rows - point).astype(np.float64), axis=1))

@@ -171,8 +171,8 @@ def write_network(
 ) -> Exported:
     """Write a scenario's network as a SimGrid platform; return what was written and what was left out."""
     # Links without the curves of a calibrated cluster are those of its file.
-    given = scenario.config.network.model_copy(update={"stack": "ideal"})
-    links = replace(scenario, config=scenario.config.model_copy(update={"network": given}))
+    given = scenario.config.network.with_fields(stack="ideal")
+    links = replace(scenario, config=scenario.config.with_fields(network=given))
     stages = network_of(links)
     stage = stage_at(stages, iteration)
     network, weather = stages.networks[stage][1], stages.weather[stage]

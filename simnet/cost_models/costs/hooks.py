@@ -268,9 +268,8 @@ def hook_operations(costs: Iterable[StageCost], rounds: int, between: int) -> tu
 def _hosts() -> dict[str, HostPrices]:
     found = {}
     for row in read_shipped_rows("data/hosts.csv"):
-        operation, view, sync, low, high = (float(row[name]) for name in ("operation", "view", "sync", "low", "high"))
-        known = cast(Provenance, row["known"])
-        found[row["host"]] = HostPrices(operation, view, sync, row["source"], low, high, known)
+        numbers = {name: float(row[name]) for name in ("operation", "view", "sync", "low", "high")}
+        found[row["host"]] = HostPrices(source=row["source"], known=cast(Provenance, row["known"]), **numbers)
     return found
 
 

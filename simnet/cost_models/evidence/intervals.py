@@ -319,8 +319,7 @@ def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages
         at = [float(row["workers_per_device"]) for row in rows if row["name"] == name]
         message, share, most = (np.interp(workers_per_device, at, one) for one in zip(*own, strict=True))
         found.append(np.minimum(message * messages + share * seconds, abs(most - 1) * seconds))
-    off: Floats = np.max(found, axis=0)
-    return off
+    return np.asarray(np.max(found, axis=0))
 
 
 def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:

@@ -165,8 +165,7 @@ class Adviser:
         self._links = Estimator(
             [_LATENCY, _BYTE, *[0.0] * n], [*_LINKS_DEVIATION, *[FACTOR_SPREAD] * n], [True, True] + [False] * n
         )
-        methods = dict.fromkeys(itertools.chain(*([*one.select, *one.merge] for one in costs.values())))
-        self._methods = {name: place for place, name in enumerate(methods)}
+        self._methods = [*dict.fromkeys(itertools.chain(*([*one.select, *one.merge] for one in costs.values())))]
         within = [(kernels or {}).get(name, (1.0, 1.0)) for name in self._methods]
         spread = [max(math.log(high / low) / (2 * SCORE_95), 0.05) for low, high in within]
         self._kernels = Estimator([1.0] * len(spread), spread, [True] * len(spread))
@@ -251,10 +250,8 @@ class Adviser:
         return WeightedTimes(coefficients, factors)
 
     def _kernels_of(self, seconds: Mapping[str, float]) -> WeightedTimes:
-        coefficients, factors = np.zeros((2, len(self._methods)))
-        for name, one in seconds.items():
-            coefficients[self._methods[name]] = one
-        return WeightedTimes(coefficients, factors)
+        coefficients = np.array([seconds.get(name, 0.0) for name in self._methods], dtype=np.float64)
+        return WeightedTimes(coefficients, np.zeros_like(coefficients))
 
     def _interval(self, place: int) -> tuple[float, float, float]:
         value, deviation = float(self._links.state[place]), math.sqrt(self._links.covariance[place, place])
@@ -306,8 +303,7 @@ def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
     """Return E[max(X, 0)] of a normally distributed X, for each pair of mean and standard deviation."""
     z: Floats = np.clip(mean / np.maximum(deviation, 1e-30), -40.0, 40.0)
     below = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in z.tolist()])
-    found: Floats = mean * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return found
+    return np.asarray(mean * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi))
 
 
 def probe_bytes(costs: Mapping[str, ExchangeCost]) -> float:

@@ -82,13 +82,12 @@ class PlacedStep:
 
     def nbytes(self) -> tuple[Floats, Floats]:
         """Return the bytes that each worker sends and receives in all calls; both of shape (P,)."""
-        sent, received = np.zeros((2, self.graph.workers))
-        each = {id(one): (one.bytes_sent(), one.bytes_received()) for one in self.schedules.values()}
+        found = np.zeros((2, self.graph.workers))
+        each = {id(one): np.stack([one.bytes_sent(), one.bytes_received()]) for one in self.schedules.values()}
         for number, schedule in self.schedules.items():
             for members in self.groups[number]:
-                sent[members] += each[id(schedule)][0]
-                received[members] += each[id(schedule)][1]
-        return sent, received
+                found[:, members] += each[id(schedule)]
+        return found[0], found[1]
 
     def _never_meet(self) -> bool:
         """Return whether calls of different queues or process groups use disjoint routes, and so never share a link."""
