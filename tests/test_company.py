@@ -19,10 +19,9 @@ from simnet.policies import Fixed, Flexible, Monitor, Ramp
 from simnet.scenario import load
 from simnet.schedule import Schedule
 from simnet.training.job.job import Compute, Overlap
+from simnet.training.job.loop import ColocatedJob
 from simnet.training.job.record import MAIN
-from simnet.training.job.running import ColocatedJob, run_policy
-
-# `Network.run`
+from simnet.training.job.running import run_policy
 
 
 @pytest.mark.parametrize("jittery", [False, True])

@@ -13,9 +13,9 @@ from simnet.network import Network
 from simnet.network.weather import markov, outages, steps
 from simnet.policies import Fixed
 from simnet.training.job.job import Compute
-from simnet.training.job.loop import JobLoop
+from simnet.training.job.loop import JobLoop, RunOptions
 from simnet.training.job.record import JobRecord
-from simnet.training.job.running import _time_alone
+from simnet.training.job.running import _answered, _time_alone
 
 RING = collectives.allreduce_ring(8, 1000.0)
 FAST = topologies.star(8, 1e-6, 12.5e9)
@@ -43,7 +43,7 @@ def test_iterations_of_a_job_take_as_long_late_as_early(exchange):
 
     def went(start):
         record = JobRecord("p")
-        list(_time_alone(JobLoop(job, Fixed(exchange), record, start=start, timeline=3).run()))
+        list(_answered(JobLoop(job, Fixed(exchange), record, RunOptions(3), start).run(), _time_alone))
         return record
 
     soon, late = went(0.0), went(1e9)

@@ -31,7 +31,7 @@ from simnet.traces.synthetic import row_count as synthetic_rows
 from simnet.training.job.job import Job, LocalSteps, Optimizer, Overlap, create_sparsifier, deadline_at, job_buckets
 from simnet.training.job.local_costs import scheme_hook
 from simnet.training.job.local_steps import NoGradients, StrategySet, check_switching, start_strategy
-from simnet.training.job.running import ColocatedJob
+from simnet.training.job.loop import ColocatedJob
 
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate, where there are several:
 # gradients, the residual handed on, its sum with the gradients, and room to select; and arrays of n for gradients.

@@ -45,7 +45,7 @@ from simnet.topologies.graphs import label
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Trainable
 from simnet.training.job.job import Job
-from simnet.training.job.running import ColocatedJob
+from simnet.training.job.loop import ColocatedJob
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,9 @@ from simnet.scenario.resolve import candidate
 from simnet.studies.choosing import forecast
 from simnet.studies.choosing.forecast import PAIRED, Gain, JobForecast, WholeJob
 from simnet.training.job.job import Job, fit_to_network, job_overlap
+from simnet.training.job.loop import ColocatedJob
 from simnet.training.job.record import TRAIN
-from simnet.training.job.running import ColocatedJob, run_policy
+from simnet.training.job.running import run_policy
 from simnet.training.job.sampling import IterationSampling, ProgressModel, RecordedExchanges, fit_iteration_time
 from simnet.training.job.steady import steady_part
 

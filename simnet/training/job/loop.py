@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,22 +30,44 @@ Progress = Callable[[int], None]
 _STATE = ("now", "lost", "number", "attempts", "active", "begins", "busy", "computing")
 
 
+@dataclass(frozen=True)
+class ColocatedJob:
+    """Second job on the same network from `start` [s] on, with the same exchange in every iteration."""
+
+    job: Job
+    exchange: Candidate
+    start: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of the run of a job under one policy.
+
+    The first `timeline` iterations record messages and spans. With `colocated` jobs only the final state is
+    checkpointed. `sampling` simulates a subset of iterations.
+    """
+
+    timeline: int = 0
+    progress: Progress = lambda done: None
+    colocated: Mapping[str, ColocatedJob] | None = None
+    checkpoint: Checkpoint | None = None
+    sampling: IterationSampling | None = None
+    sparsifiers: exchange.ExchangeSet | None = None
+
+
 @dataclass(eq=False)
 class JobLoop:
     """Simulation loop of a job under one policy, which starts at `start` [s], with its state between iterations.
 
-    `may_try` allows shortlists of several exchanges. `now` is the simulated time [s], `lost` its rounding error.
+    `now` is the simulated time [s], `lost` its rounding error.
     """
 
     job: Job
     policy: Policy
     record: JobRecord
-    may_try: bool = False
+    options: RunOptions = RunOptions()
     start: float = 0.0
     stream: tuple[str, ...] = ()
-    timeline: int = 0
-    sparsifiers: exchange.ExchangeSet | None = None
-    keeps_log: bool = False
 
     def __post_init__(self) -> None:
         job = self.job
@@ -55,18 +77,14 @@ class JobLoop:
         self.active, self.begins = self._everybody, job.begins(self.start)
         # Until when workers that return are busy, and those that were late compute; 0 for others [s].
         self.busy, self.computing = np.zeros((2, job.source.workers))
-        self.models: exchange.ExchangeSet = self.sparsifiers or self._create_models()
+        self.models: exchange.ExchangeSet = self.options.sparsifiers or self._create_models()
         # The state of the training while a policy explores.
         self._trained: State | None = None
-        self.log = PolicyLog(job, self.policy, self.keeps_log)
+        self.log = PolicyLog(job, self.policy, self.options.checkpoint is not None)
 
-    def run(
-        self,
-        progress: Progress = lambda done: None,
-        checkpoint: Checkpoint | None = None,
-        sampling: IterationSampling | None = None,
-    ) -> exchange.TimingRequests:
+    def run(self) -> exchange.TimingRequests:
         """Run all iterations, or a sample of the iterations, until the last is done or failures end the job."""
+        checkpoint, sampling = self.options.checkpoint, self.options.sampling
         while self.number < self.job.iterations and not self.ended:
             with self._errors_located():
                 iteration = self._begin()
@@ -82,7 +100,7 @@ class JobLoop:
             if iteration.trains and checkpoint is not None and checkpoint.due():
                 checkpoint.write(self.save(), self.number)
             if iteration.trains:
-                progress(self.number)
+                self.options.progress(self.number)
 
     def save(self) -> State:
         """Return the loop's state as a checkpoint stores it."""
@@ -133,7 +151,7 @@ class JobLoop:
             job.computes(self.number + (decision.attempt or 0), self.active),
             float(latency.max()),
             float(bandwidth.min()),
-            trains and self.number < self.timeline,
+            trains and self.number < self.options.timeline,
             (*self.stream, *(("iteration", self.number) if trains else ("exploration", self.attempts))),
             job.failures if self._presence is None else self._presence.leaves(self.active, self.now),
             probes,
@@ -180,7 +198,7 @@ class JobLoop:
         """Repeat an exchange until no failure interrupts it; return None if all workers have failed or are away."""
         while True:
             decision = iteration.decision
-            if len(decision.shortlist) > 1 and not self.may_try:
+            if len(decision.shortlist) > 1 and self.options.colocated:
                 raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
             self._enter_state(decision)
             step = yield from self.models.step(iteration, decision.shortlist)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from simnet import sparsifier_models
 from simnet.base.errors import InputError, SimnetError, StalledError
@@ -15,14 +15,13 @@ from simnet.base.plugins import name_authors, names_file
 from simnet.base.rows import Separable
 from simnet.base.shards import open_shards
 from simnet.network import Network, Timing
-from simnet.policies import Candidate, Fixed, Policy
+from simnet.policies import Fixed, Policy
 from simnet.traces.source import ShardedSource, cached_source
 from simnet.training.job.checkpoint import Checkpoint
-from simnet.training.job.exchange import ExchangeSet, TimingRequest, TimingRequests, TimingResult
+from simnet.training.job.exchange import TimingRequest, TimingRequests, TimingResult
 from simnet.training.job.job import Job
-from simnet.training.job.loop import JobLoop, Progress
+from simnet.training.job.loop import ColocatedJob, JobLoop, Progress, RunOptions
 from simnet.training.job.record import JobRecord, JobShare, PolicyResult
-from simnet.training.job.sampling import IterationSampling
 
 if TYPE_CHECKING:
     import simpy
@@ -59,30 +58,6 @@ def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str | Non
                 )
     with open_shards(job.source, where) as shards:
         yield replace(job, source=ShardedSource(job.source, shards))
-
-
-@dataclass(frozen=True)
-class ColocatedJob:
-    """Second job on the same network from `start` [s] on, with the same exchange in every iteration."""
-
-    job: Job
-    exchange: Candidate
-    start: float = 0.0
-
-
-class RunOptions(NamedTuple):
-    """Options of the run of a job under one policy.
-
-    The first `timeline` iterations record messages and spans. With `colocated` jobs only the final state is
-    checkpointed. `sampling` simulates a subset of iterations.
-    """
-
-    timeline: int = 0
-    progress: Progress = lambda done: None
-    colocated: Mapping[str, ColocatedJob] | None = None
-    checkpoint: Checkpoint | None = None
-    sampling: IterationSampling | None = None
-    sparsifiers: ExchangeSet | None = None
 
 
 def run_policy(job: Job, name: str, policy: Policy, **options: Any) -> PolicyResult:
@@ -149,12 +124,9 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
             record.restore(kept["record"])
         given.progress(record.done)
         return record
-    loop = JobLoop(
-        job, policy, record, not colocated, timeline=given.timeline, sparsifiers=given.sparsifiers,
-        keeps_log=checkpoint is not None,
-    )  # fmt: skip
+    loop = JobLoop(job, policy, record, replace(given, checkpoint=None) if colocated else given)
     if colocated:
-        _on_shared_clock(job, loop.run(given.progress), record, colocated)
+        _on_shared_clock(job, loop.run(), record, colocated)
     else:
         if checkpoint is not None and kept is not None:
             with checkpoint.understood():
@@ -162,7 +134,7 @@ def _run_steps(job: Job, name: str, policy: Policy, given: RunOptions) -> Genera
             given.progress(loop.number)
         # Its arrays are not needed any more.
         kept = None
-        for _ in _answered(loop.run(given.progress, checkpoint, given.sampling), _time_alone):
+        for _ in _answered(loop.run(), _time_alone):
             yield record.done
     if checkpoint is not None:
         checkpoint.write({"record": record.save(), "ended": True}, record.done, ended=True)
