@@ -105,7 +105,7 @@ def write_run(
     write_table(folder, "workers", by_worker, csv=False)
     for name, frame in (("spans", recorded.spans), ("messages", recorded.messages)):
         if len(frame):
-            write_table(folder, name, {"": table_rows(frame)}, csv=False)
+            write_frame(folder, name, frame, csv=False)
     with atomic_write(folder / "timeline.json") as stream:
         ran = {name: len(result.iterations) for name, result in results.items()}
         write_timeline(stream, *recorded[:2], links=links, iterations=ran)
@@ -122,22 +122,6 @@ def prepare_folder(folder: str | Path) -> Path:
         trial.touch()
         trial.unlink()
     return folder
-
-
-def table_files(**tables: pd.DataFrame) -> dict[str, bytes]:
-    """Return each table as the bytes of a CSV and a Parquet file, by file name."""
-    found = {}
-    for name, table in tables.items():
-        buffer = pa.BufferOutputStream()
-        pq.write_table(_arrow(table), buffer, compression="zstd")
-        found[f"{name}.csv"] = guard_table(table).to_csv(index=False, lineterminator="\n").encode()
-        found[f"{name}.parquet"] = bytes(buffer.getvalue())
-    return found
-
-
-def _arrow(table: pd.DataFrame) -> pa.Table:
-    """Return a table in Arrow format without pandas metadata, whose version numbers would make files differ."""
-    return pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
 
 
 def versions() -> dict[str, str]:
@@ -165,9 +149,15 @@ def write_table(
         for piece in map(finish, _pieces(rows)):
             if text is not None:
                 guard_table(piece).to_csv(text, index=False, lineterminator="\n", mode="wb", header=writer is None)
-            table = _arrow(piece)
+            # The metadata of pandas have version numbers, which would make files differ.
+            table = pa.Table.from_pandas(piece, preserve_index=False).replace_schema_metadata(None)
             writer = writer or files.enter_context(pq.ParquetWriter(stream, table.schema, compression="zstd"))
             writer.write_table(table)
+
+
+def write_frame(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = True) -> None:
+    """Write a table to a CSV file and a Parquet file."""
+    write_table(folder, name, {"": table_rows(table)}, csv=csv)
 
 
 def _pieces(rows: Mapping[str, ResultRows]) -> Iterator[pd.DataFrame]:

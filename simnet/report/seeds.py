@@ -30,7 +30,7 @@ from simnet.base.arrays import Floats
 from simnet.base.file_io import write_files
 from simnet.report import learning, paired, wording
 from simnet.report.columns import Fields
-from simnet.report.results import LOCK, picture_files, rounded_table, table_files
+from simnet.report.results import LOCK, picture_files, rounded_table, write_frame
 from simnet.report.run_summary import RunSummary, plain, policy_columns, winner_among
 from simnet.report.summary import Row, interval_text, percent
 
@@ -188,7 +188,9 @@ def write_seeds(
 ) -> Fields:
     """Write the joint summary, tables and report of several seeds into an empty folder; return the summary."""
     summary, table, each = summarize_seeds(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
-    files = {LOCK: lock.encode(), **table_files(seeds=rounded_table(table), paired=rounded_table(each))}
+    files = {LOCK: lock.encode()}
+    write_frame(folder, "seeds", rounded_table(table))
+    write_frame(folder, "paired", rounded_table(each))
     if report:
         # Imported here, as drawing takes half a second to load.
         from simnet.report import answers, figures, html

@@ -338,15 +338,15 @@ def _with_intervals(
     parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int, wider: float = 1.0
 ) -> pd.DataFrame:
     """Add intervals to iteration times of a job with `share` workers per device; `wider` scales message-time errors."""
-    device = {name: parts[list(get_args(IntervalEnd))] for name in ("select", "merge")}
     found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
     on_links = (parts["messages_s"] - turns).clip(lower=0.0).to_numpy()
     for sign, end in zip((-1, 1), get_args(IntervalEnd), strict=True):
-        off: dict[str, Any] = {}
-        for name in _OWN:
-            known = device[name][end] if name in device else varies[end] if name == "compute" else 1.0
-            off[name] = parts[f"{name}_s"] * np.maximum(sign * (known - 1), sign * (factor_in_job(end, name) - 1))
+        known = {"compute": varies[end], "select": parts[end], "merge": parts[end], "update": 1.0}
+        off: dict[str, Any] = {
+            name: parts[f"{name}_s"] * np.maximum(sign * (known[name] - 1), sign * (factor_in_job(end, name) - 1))
+            for name in _OWN
+        }
         own = sum(off.values())
         calls = wider * np.maximum(
             intervals.off_of_calls(end, stack, share, parts["messages"].to_numpy(), on_links),

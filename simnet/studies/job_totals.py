@@ -312,22 +312,21 @@ def job_start_ranges(built: Run, frames: Mapping[str, Columns], exchanges: Itera
     leaders = [name for name, total in exchanging.items() if total <= (1 + NEAR) * min(exchanging.values())]
     if len(leaders) < 2:
         return NO_RANGES
+    if built.colocated or job.steps is not None:
+        why = "jobs share its network" if built.colocated else "its steps are sharded"
+        return StartRanges({}, dict.fromkeys(leaders, why))
     labels = {label for name in leaders for label in courses[name][1]}
-    why = "jobs share its network" if built.colocated else "its steps are sharded" if job.steps is not None else ""
-    spreads, large = dict[str, StartSpread](), dict[str, str]()
+    spreads, large = dict[str, StartSpread](), set[str]()
     for one in exchanges:
-        if one.label in labels and not why:
+        if one.label in labels:
             found = _exchange_spread(job, one)
             if isinstance(found, StartSpread):
                 spreads[one.label] = found
             elif found > MOST_MESSAGES:
-                large[one.label] = f"an exchange has more than {MOST_MESSAGES:,} messages"
-    offsets, not_sampled = dict[str, tuple[float, float]](), dict[str, str]()
-    for name in leaders:
-        if reason := why or next((large[label] for label in courses[name][1] if label in large), ""):
-            not_sampled[name] = reason
-        else:
-            offsets[name] = offsets_of_sum(*courses[name], spreads)
+                large.add(one.label)
+    why = f"an exchange has more than {MOST_MESSAGES:,} messages"
+    not_sampled = {name: why for name in leaders if large.intersection(courses[name][1])}
+    offsets = {name: offsets_of_sum(*courses[name], spreads) for name in leaders if name not in not_sampled}
     return StartRanges(offsets, not_sampled)
 
 

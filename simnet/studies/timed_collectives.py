@@ -149,8 +149,7 @@ class CollectiveAsked(NamedTuple):
 
     def found(self) -> registry.Collective:
         """Return the requested algorithm; by default a ring, or else the first known one. InputError: none is known."""
-        known = registry.all_collectives()
-        own = [one for one in known if one.operation == self.operation]
+        own = registry.all_collectives(self.operation)  # type: ignore[arg-type]
         if not own:
             raise InputError(f"no schedule of {self.operation} is known, but by a calibrated cluster or a platform")
         if self.algorithm is None:

@@ -32,6 +32,8 @@ _PARTS = ("compute_s", "select_s", "select_low_s", "select_high_s")
 _TWO_LINES = 154
 # Rivals that it names.
 _NAMED = 2
+# Where another exchange is the fastest, by the direction of a flip.
+_BEYOND = {"down": "below", "up": "above"}
 
 
 class RankingSummary(Summary):
@@ -169,11 +171,11 @@ def _depends_text(found: Ranking) -> str:
         return "nothing near: no link, density or number of workers changes the first place."
     sides: dict[str, dict[str, list[str]]] = {}
     for one in found.flips:
-        own = sides.setdefault(one.label, {"below": [], "above": []})
-        own["above" if one.up else "below"].append(_flip_text(one))
+        own = sides.setdefault(one.exchange, {"down": [], "up": []})
+        own[one.direction].append(_flip_text(one))
     parts = []
     for label, own in sides.items():
-        texts = [f"{word} {' or '.join(values)}" for word, values in own.items() if values]
+        texts = [f"{_BEYOND[way]} {' or '.join(values)}" for way, values in own.items() if values]
         parts.append(f"{label} {', '.join(texts)}")
     return f"{'; '.join(parts)}."
 
@@ -181,7 +183,7 @@ def _depends_text(found: Ranking) -> str:
 def _flip_text(one: Flip) -> str:
     """Return the last value, such as a latency, at which the decision holds."""
     if one.quantity == "workers":
-        return f"{one.value + (-1 if one.up else 1):.0f} workers"
+        return f"{one.value + (-1 if one.direction == 'up' else 1):.0f} workers"
     return "a density of " * (one.quantity == "density") + assumptions.FORMATS[one.quantity](one.value)
 
 
@@ -243,10 +245,10 @@ def _misjudged_text(found: Ranking) -> list[str]:
     if one.factor <= 1:
         return []
     said = f"With links up to {one.factor:g}x off, {found.found.best.label} stays first"
-    if one.worst <= 0:
+    if one.worst_regret <= 0:
         return [f"{said}."]
-    where = f"at {format_seconds(one.latency)} and {format_bandwidth(one.bandwidth)}"
-    worst = f"at worst it takes {percent(one.worst)} longer than {one.label}, {where}"
+    where = f"at {format_seconds(one.latency_s)} and {format_bandwidth(one.bandwidth_Bps)}"
+    worst = f"at worst it takes {percent(one.worst_regret)} longer than {one.exchange}, {where}"
     return [f"{said} in {percent(one.holds)} of the range; {worst}."]
 
 
@@ -280,15 +282,8 @@ def _details(found: Ranking) -> dict[str, Any]:
         "refused": dict(decision.refused),
         "overlap": found.overlap,
         "defaults": found.defaults,
-        "flips": None if found.flips is None else [
-            {"quantity": one.quantity, "value": one.value, "direction": "up" if one.up else "down",
-             "exchange": one.label}
-            for one in found.flips
-        ],
-        "misjudged": None if off is None else {
-            "factor": off.factor, "worst_regret": off.worst, "latency_s": off.latency,
-            "bandwidth_Bps": off.bandwidth, "exchange": off.label, "holds": off.holds,
-        },
+        "flips": None if found.flips is None else [one._asdict() for one in found.flips],
+        "misjudged": None if off is None else off._asdict(),
         "memory": found.held.figures() | {"unsettled": {row.label: row.unsettled for row in decision.aside}},
     }  # fmt: skip
 

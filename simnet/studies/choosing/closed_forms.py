@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,22 +214,22 @@ class Flip(NamedTuple):
 
     quantity: str
     value: float
-    label: str
-    up: bool
+    direction: Literal["up", "down"]
+    exchange: str
 
 
 class Misjudged(NamedTuple):
     """Time lost by choosing an exchange for a latency and bandwidth that are wrong by up to a `factor`.
 
-    At `worst` the chosen exchange is slower than the fastest one, `label`, by this fraction; the choice is right in the
-    share `holds` of a logarithmic grid over the range.
+    At worst the chosen exchange is slower than the fastest one, `exchange`, by the fraction `worst_regret`; the choice
+    is right in the share `holds` of a logarithmic grid over the range.
     """
 
     factor: float
-    worst: float
-    latency: float
-    bandwidth: float
-    label: str
+    worst_regret: float
+    latency_s: float
+    bandwidth_Bps: float  # noqa: N815
+    exchange: str
     holds: float
 
 
@@ -259,11 +259,12 @@ def first_place_flips(
 
 def _is_confirmed(load: Callable[[Sequence[str]], Scenario], flip: Flip, found: WholeJob) -> bool:
     """Return whether simulations on both sides of a predicted crossover confirm which exchange is the fastest."""
-    rivals = [row.candidate for row in found.rows if row.label in (found.best.label, flip.label)]
-    step = AWAY if flip.up else 1 / AWAY
-    sides = {found.best.label: flip.value / step, flip.label: flip.value * step}
+    rivals = [row.candidate for row in found.rows if row.label in (found.best.label, flip.exchange)]
+    up = flip.direction == "up"
+    step = AWAY if up else 1 / AWAY
+    sides = {found.best.label: flip.value / step, flip.exchange: flip.value * step}
     if flip.quantity == "workers":
-        sides = {found.best.label: flip.value - 1 if flip.up else flip.value + 1, flip.label: flip.value}
+        sides = {found.best.label: flip.value - 1 if up else flip.value + 1, flip.exchange: flip.value}
     for first, value in sides.items():
         try:
             run = load([override_of(flip.quantity, value)]).build()
@@ -290,7 +291,7 @@ def _nearest_flips(forms: ClosedForms, quantity: str) -> Iterator[Flip]:
         near = values[others[0] : others[0] + 2]
         near = near if quantity == "workers" else np.geomspace(near[0], near[1], _FINER)
         at = 1 + int(np.flatnonzero(which := fastest(near[1:]))[0])
-        yield Flip(quantity, float(near[at]), choices[int(which[at - 1])].label, up)
+        yield Flip(quantity, float(near[at]), "up" if up else "down", choices[int(which[at - 1])].label)
 
 
 def _quantity_values(point: OperatingPoint, quantity: str, up: bool) -> Floats:

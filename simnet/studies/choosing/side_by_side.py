@@ -62,7 +62,6 @@ def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> 
     ranked = ranking_summary(found)
     every = found.best.seconds / found.best.iterations
     rows: list[dict[str, Any]] = []
-    said: list[tuple[float, str]] = []
     notes: list[str] = []
     rounds: list[str] = []
     for variant in track_progress(variants):
@@ -78,10 +77,9 @@ def rarer_exchanges(asked: ChooseRequest, variants: Sequence[Sequence[str]]) -> 
         if run.job.strategy is not None and run.job.strategy.steps > 1:
             rounds.append(run.job.strategy.name)
         rows += own
-        said += [(row["mean_iteration_s"], row["exchange"]) for row in own]
-    if not said:
+    if not rows:
         raise InputError(f"leaves nothing to choose from: {'; '.join(notes)}", field="job.strategy")
-    took, label = min(said)
+    took, label = min((row["mean_iteration_s"], row["exchange"]) for row in rows)
     less = "no" if every <= took else lead_text(every / took) if every >= 2 * took else percent(1 - took / every)
     rarer = f"{label}: {format_seconds(took)} a step, {less} less; accuracy ignored: not ranked."
     names = listed([*dict.fromkeys(rounds)])

@@ -141,7 +141,7 @@ def _joint_axis(fields: pd.DataFrame, label: str) -> AxisColumn:
 def _values(
     table: pd.DataFrame, one: ColumnComparison, series: AxisColumn, settings: Sequence[AxisColumn]
 ) -> dict[tuple[Any, ...], dict[str, Floats]]:
-    """Return, by setting and series, the values of a column for all seeds; all NaN if a seed has no value."""
+    """Return the values of a column for all seeds, by setting and by series, without series that lack a seed."""
     check_choice(one.column, "column", table.columns.tolist(), file=QUESTION_FILE, field="compare")
     counts = table["status"].eq("done") | (
         table["status"].eq("unsettled") & (one.column in _TRAINED or not one.settled)
@@ -153,14 +153,13 @@ def _values(
     for setting, group in table.groupby(by, sort=False) if by else [((), table)]:
         each = group.pivot_table(index="seed", columns="name", values="value", aggfunc="first", dropna=False)
         # A mean of only those seeds that reached a target would be too short.
-        each = each.loc[:, each.notna().all()].reindex(columns=each.columns)
-        found[setting] = {str(name): each[name].to_numpy() for name in dict.fromkeys(group["name"])}
+        found[setting] = {str(name): own.to_numpy() for name, own in each.items() if np.isfinite(own).all()}
     return found
 
 
 def _mean(values: Floats | None) -> tuple[float | None, float | None, float | None]:
     """Return a mean and the ends of its interval. The ends are None for fewer than two values, the mean for none."""
-    mean, low, high = map(finite, estimate(np.empty(0) if values is None else values[np.isfinite(values)]))
+    mean, low, high = map(finite, estimate(np.empty(0) if values is None else values))
     return mean, low, high
 
 
@@ -170,10 +169,9 @@ def _least(
     """Return a text that says which series has the least value in which setting."""
     cells = []
     for setting, each in values.items():
-        known = {name: one for name, one in each.items() if np.isfinite(one).all()}
-        won = contest(known) if known else None
+        won = contest(each) if each else None
         first = [] if won is None else [won.policy, *won.tied_with]
-        cells.append(GridTimes(setting, {name: float(one.mean()) for name, one in known.items()}, first))
+        cells.append(GridTimes(setting, {name: float(one.mean()) for name, one in each.items()}, first))
     return where_fastest(cells, settings, "", unit or "number") or "no series has a value in every seed."
 
 
@@ -229,18 +227,16 @@ def _effects(
     sign = 1.0 if one.better == "lower" else -1.0
     found: dict[str, list[Effect]] = {name: [] for name in compared}
     for setting, each in values.items():
-        rivals = {name: each[name] for name in one.against if name in each and np.isfinite(each[name]).any()}
+        rivals = [each[name] for name in one.against if name in each]
         if not rivals:
             continue
-        base = rivals[min(rivals, key=lambda name: sign * float(np.nanmean(rivals[name])))]
-        for name in compared:
-            both = np.isfinite(base) & np.isfinite(each.get(name, np.full_like(base, math.nan)))
-            if both.any():
-                own, other = each[name][both], base[both]
-                difference = own - other if unit in ("percent", "chance") else np.log(own / other)
-                ends = estimate(difference, len(compared))
-                exact = ends if unit in ("percent", "chance") else Estimate(*map(math.expm1, ends))
-                found[name].append(Effect(setting, exact))
+        base = min(rivals, key=lambda values: sign * float(values.mean()))
+        for name in [name for name in compared if name in each]:
+            if unit in ("percent", "chance"):
+                difference = estimate(each[name] - base, len(compared))
+            else:
+                difference = Estimate(*map(math.expm1, estimate(np.log(each[name] / base), len(compared))))
+            found[name].append(Effect(setting, difference))
     return found
 
 

@@ -21,7 +21,7 @@ from simnet.base.file_io import FileSet, mark_incomplete, replace_files, write_f
 from simnet.base.processes import Report
 from simnet.report import cost_summary, learning, run_summary, wording
 from simnet.report.paired import START_COLUMNS, start_ranges
-from simnet.report.results import LOCK, RESULTS, picture_files, rounded_table, table_files, versions
+from simnet.report.results import LOCK, RESULTS, picture_files, rounded_table, versions, write_frame
 from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
 from simnet.scenario.runner import Outcome, Request, identity, request, run_here
@@ -238,11 +238,11 @@ def write_sweep(
     written = {LOCK: lock, **{name: path.read_bytes() for name, path in loaded.inputs().items()}}
     written |= picture_files(draw()._replace(name=name) for name, draw in answer.plots.items())
     over_seeds = compared_policies(table, columns, "iteration_s", loaded.bound)
-    if over_seeds is not None:
-        written |= table_files(paired=rounded_table(over_seeds))
-    written |= table_files(sweep=table)
     written["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     with replace_files(folder, FILES) as stage:
         mark_incomplete(stage, incomplete)
+        write_frame(stage, "sweep", table)
+        if over_seeds is not None:
+            write_frame(stage, "paired", rounded_table(over_seeds))
         write_files(stage, written)
     return answer
