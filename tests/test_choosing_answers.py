@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import outputs
-from commands import did, refused
+from commands import did, invoke, refused
 from simnet.base.progress import report_progress
 from simnet.policies import Candidate, Fixed
 from simnet.report.summary import interval_text
@@ -185,9 +185,10 @@ def test_cells_of_a_grid_are_choices_by_themselves():
 
 
 def test_cells_in_which_nothing_fits_are_rows_unless_all_are_such():
-    first, second = asked(*THREE, "--grid", "job.device_memory=1kB,1GB", "--jobs", "1")["rows"]
-    assert "of the 1 kB of a device" in first["refused"]
-    assert second["exchange"] in THREE[1]
+    said = invoke("choose", *THREE, "--grid", "job.device_memory=1kB,1GB", "--jobs", "1", "--json")
+    first, second = (found := json.loads(said.stdout))["rows"]
+    assert said.exit_code == 1 and "of the 1 kB of a device" in first["refused"]
+    assert f"{second['exchange']} in 1 of 2 cells" in found["answer"] and first["refused"] in found["answer"]
     words = ("--model", "resnet18", "--schemes", "dense", "--compute", "1ms", "--jobs", "1")
     assert "of the 1 MB of a device" in refused("choose", *words, "--grid", "job.device_memory=1MB,2MB")
 

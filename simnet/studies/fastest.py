@@ -61,24 +61,30 @@ def where_fastest(
         return f"{name}: {' to '.join(dict.fromkeys(told))}{each}."
     won = [one for one in done if one.first]
     if not won:
-        return f"No policy has settled in any of {len(done)} cells."
+        return f"No policy has settled in any of {len(cells)} cells."
     always = set.intersection(*(set(one.first) for one in won))
     if all(set(one.first) == always for one in won) or len(won) == 1:
-        where = f"in all {len(done)} cells" if len(won) == len(done) else f"in {len(won)} of {len(done)} cells"
+        share = f"all {len(cells)}" if len(won) == len(cells) else f"{len(won)} of {len(cells)}"
+        where = f" in {share} cells" if len(cells) > 1 else ""
         tied = ": tied" if len(won[0].first) > 1 else ""
         took = [one.seconds[won[0].first[0]] for one in won]
         between = " to ".join(dict.fromkeys(interval_text(end(took), unit=unit) for end in (min, max)))
-        return f"{wording.alternatives_text(won[0].first)}{tied} {where}, {between}{each}{_lead(won)}."
+        return f"{wording.alternatives_text(won[0].first)}{tied}{where}, {between}{each}{_lead(won)}."
     groups: dict[tuple[str, ...], list[GridTimes]] = {}
     for one in won:
         groups.setdefault(tuple(name for name in one.first if name not in always) or tuple(one.first), []).append(one)
-    places = group_places([[one.values for one in members] for members in groups.values()], by, len(done))
+    places = group_places([[one.values for one in members] for members in groups.values()], by, len(cells))
     parts = [
         f"{wording.alternatives_text(names)} {where}{_lead(members)}"
         for (names, members), where in zip(groups.items(), places, strict=True)
     ]
     more = f" {wording.listed(sorted(always))}: first or tied in all." if always else ""
     return f"It depends: {', '.join(parts)}.{more}"
+
+
+def lost_cells_text(lost: int, total: int, why: Sequence[str]) -> str:
+    """Return a sentence on `lost` of a grid's cells, with the first reason in `why`; empty if none is lost."""
+    return f" {lost} of {total} cells without result: {why[0]}" if why else ""
 
 
 def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisColumn], total: int) -> list[str]:

@@ -30,7 +30,15 @@ from simnet.studies.choosing import policy, whole_job
 from simnet.studies.choosing.answering import ranking_summary
 from simnet.studies.choosing.closed_forms import AGREE, QUANTITIES, ClosedForms, closed_forms, override_of
 from simnet.studies.choosing.ranking import ChooseRequest, Ranking, rank
-from simnet.studies.fastest import GridTimes, axis_heads, draw_fastest, grid_plot, value_text, where_fastest
+from simnet.studies.fastest import (
+    GridTimes,
+    axis_heads,
+    draw_fastest,
+    grid_plot,
+    lost_cells_text,
+    value_text,
+    where_fastest,
+)
 from simnet.studies.sweeping import grid
 
 
@@ -177,10 +185,10 @@ def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Se
         shown.append(dict(zip([one.name for one in by], values, strict=True)) | kept)
         if "refused" in found:
             refused.append(f"{', '.join(map(value_text, values, by))}: {found['refused']}")
-        else:
-            cells.append(GridTimes(values, found["times_s"], [found["exchange"], *found["tied_with"]]))
+        first = [] if "refused" in found else [found["exchange"], *found["tied_with"]]
+        cells.append(GridTimes(values, found.get("times_s", {}), first))
     return Summary(
-        answer=where_fastest(cells, by),
+        answer=where_fastest(cells, by) + lost_cells_text(len(refused), len(rows), refused),
         columns=[*axis_heads(by), *table_columns("choose grid")],
         rows=shown,
         evidence=joint_evidence([one["evidence"] for one in rows if "evidence" in one]),
@@ -188,6 +196,7 @@ def _table_summary(asked: ChooseRequest, by: Sequence[grid.AxisColumn], rows: Se
         depends_on=next((one["depends_on"] for one in rows if one.get("depends_on")), ""),
         plots=_grid_plots(f"{asked.load().name}: time of an iteration", cells, by),
         notes=refused,
+        exit_code=1 if refused else 0,
         next="choose without --grid says what each takes in one cell",
     )
 

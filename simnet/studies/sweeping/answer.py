@@ -15,7 +15,7 @@ from simnet.report import summary as summaries
 from simnet.report.paired import START_COLUMNS
 from simnet.report.summary import Plot
 from simnet.studies.assumptions import compute_time_lines, logic_text
-from simnet.studies.fastest import GridTimes, grid_plot, times_by_cell, where_fastest
+from simnet.studies.fastest import GridTimes, grid_plot, lost_cells_text, times_by_cell, where_fastest
 from simnet.studies.sweeping.grid import AxisColumn
 
 if TYPE_CHECKING:
@@ -73,12 +73,9 @@ def grid_answer(table: pd.DataFrame, planned: Plan) -> GridAnswer:
     overlap = _overlap(table, planned)
     mixed = run_setup.mixed_overlap(overlap)
     trained = table["accuracy"].notna().any()
-    answer = where_fastest(cells, by, measure.each) or measure.without
-    if why:
-        several = left["cell"].nunique()
-        answer += f" {several} of {table['cell'].nunique()} cells without result: {why[0]}"
+    lost = lost_cells_text(left["cell"].nunique(), table["cell"].nunique(), why)
     return GridAnswer(
-        answer=answer,
+        answer=(where_fastest(cells, by, measure.each) or measure.without) + lost,
         **times_by_cell(cells, by, bound),
         evidence=_evidence(table),
         assumed=", ".join(filter(None, [logic_text(planned.base), "" if trained else "accuracy ignored"])),
