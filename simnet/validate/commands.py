@@ -308,8 +308,9 @@ def reproduce(
     if names and all:
         raise InputError("is either names or --all", file="simnet reproduce")
     folders = {name: found for name in names if (found := find_question(name)) is not None}
-    if folders and len(folders) < len({*names}):
-        raise InputError("takes questions or reproductions, not both", file="simnet reproduce")
+    if folders and (others := {*names} - {*folders}):
+        one, other = next(iter(folders)), min(others)
+        raise InputError(f"takes questions alone: {one!r} is a question, {other!r} is not", file="simnet reproduce")
     one_question = len(folders) == 1 and not figures
     place = Path(USUAL_FOLDER, "papers") if out is None or out == USUAL_FOLDER else Path(out)
     folder_only = figures or place != Path(USUAL_FOLDER, "papers")
