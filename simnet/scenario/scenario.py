@@ -382,15 +382,14 @@ def network_written(path: str | Path) -> dict[str, Any]:
 def _checked(document: Document) -> Scenario:
     """Return the scenario that a document describes; InputError if a value is invalid."""
     file, found = Path(document.file), Findings(document)
-    config: schema.Config | None = None
     document.open_texts()
     try:
         config = schema.Config.model_validate(document.data, context={"folder": file.parent})
     except ValidationError as error:
         for one in problems(document, error):
             found.take(one)
-    found.refuse()
-    assert config is not None
+        found.refuse()
+        raise
     config = resolve(config, file.stem, found)
     found.refuse()
     return Scenario(config, document)

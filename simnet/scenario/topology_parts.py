@@ -21,7 +21,6 @@ from simnet.topologies.graphs import Graph, check_graph
 
 if TYPE_CHECKING:
     from simnet.network import Stack
-    from simnet.scenario.parts import Part
 
 
 @configures(topologies.wan)

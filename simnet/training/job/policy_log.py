@@ -35,7 +35,8 @@ class PolicyLog:
         self._buckets = [
             round((one.entries.stop - one.entries.start) * scale) for one in job_buckets(job, policy.candidates)
         ]
-        self._context: PolicyContext | None = None
+        # What the policy knew at its last decision.
+        self._context: PolicyContext
         # Nobody asks for the log of a job without checkpoints.
         self._kept, self._entries = keeps, RowTable()
         # When the rounds of a probe before the next decision arrived.
@@ -90,7 +91,6 @@ class PolicyLog:
         norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")
         released = norms.mean() if broadcaster is None else norms[int(float(broadcaster))]
         assert isinstance(step.result, Timing)
-        assert self._context is not None
         assert self._last is not None
         compression = float((step.select + step.result.rank_compute).max())
         took = self._outcome(iteration, step, step.result)
@@ -139,7 +139,6 @@ class PolicyLog:
         decision = self._decided(*at)
         if entry["candidate"] >= 0:
             assert self._adaptive is not None
-            assert self._context is not None
             candidate = self._policy.candidates[entry["candidate"]]
             attempt = None if entry["attempt"] < 0 else entry["attempt"]
             gain, released, compression, *took = (entry[name] for name in _NUMBERS)
