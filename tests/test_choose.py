@@ -57,6 +57,7 @@ def test_policies_of_a_scenario_are_ranked_beside_exchanges():
     assert all(one["chance_to_be_fastest"] > 0 for one in found["rows"] if one["to_best"] == "tied")
     few = asked("quickstart", "--policies", "AG,ART-ring", "--set", "job.iterations=3")
     assert {one["exchange"] for one in few["rows"]} == {"AG", "ART-ring"}
+    assert [one["exchange"] for one in asked("--policies", "AG-Topk")["rows"]] == ["AG-Topk"]
     assert "flexbile" in refused("choose", "quickstart", "--policies", "flexbile")
 
 

@@ -89,6 +89,7 @@ def test_no_interval_of_a_collective_is_below_what_its_bytes_take(tmp_path):
         found = timed(*ring, "--stack", stack)
         assert found["low_s"] >= found["lower_bound_s"] >= 2 * 3 / 4 * 8e6 / 125e6
         assert found["low_s"] <= found["time_s"] <= found["high_s"]
+    assert timed("allreduce_ring", "--size", "8 MB", "--network", "ring", "--workers", 1)["lower_bound_s"] == 0
     rates = "intra_latency=0s,intra_bandwidth=300GB/s,nic_latency=0s,nic_bandwidth=10GB/s"
     nodes = ("--network", f"multi_gpu_nodes:nodes=2,gpus_per_node=4,{rates}", "--workers", 8)
     found = timed("allreduce_ring", "--size", "8 MB", *nodes)

@@ -188,11 +188,12 @@ def test_the_answer_has_the_utilisation_and_what_the_goals_need():
     assert "50 % needs 1.60 Gbit/s (1.45-1.76), or a period of 16 steps (14-20)." in first
     assert table.splitlines()[-2].split()[:3] == ["90.0", "14.4", "(13.1-15.8)"]
     assert max(map(len, said.splitlines())) <= 80
-    nodes = (
-        "multi_gpu_nodes:gpus_per_node=2,intra_latency=1us,intra_bandwidth=300GB/s,nic_latency=5us,nic_bandwidth=10GB/s"
-    )
-    shared = refused("step", "--strategy", "diloco:period=10", "--network", nodes, "--workers", 4, "--goal", "90%")
-    assert "not for links slower than a worker's own" in shared
+    for shared, why in (
+        ("fat_tree:k=4,oversubscription=4", "links slower than a worker's own"),
+        ("star", "one worker"),
+    ):
+        words = ("--network", shared, "--workers", 1 if shared == "star" else 8, "--goal", "90%")
+        assert f"not for {why}" in refused("step", "--strategy", "diloco:period=10", *words)
     late = did("step", *BILLION, "--schemes", "dense", "--latency", "1 s", "--goal", "99%").stdout
     assert "With a dense exchange 99 % is beyond all bandwidths, as latency forbids it." in " ".join(late.split())
     for off in ("20%", "1.2"):
@@ -275,9 +276,7 @@ def test_strategies_take_as_long_as_in_a_run(strategy, latency, bandwidth, tmp_p
 @pytest.mark.parametrize("words", [("--network", "fat_tree:k=4"), ("--stack", "gloo"), ("--schemes", "fp16")])
 def test_a_closed_form_holds_on_other_networks_and_stacks(words, tmp_path):
     given = ("--set", "job.iterations=3", "--strategy", "diloco:period=10", "--bandwidth", "1 Gbit/s", *words)
-    given = given if "--schemes" in words else (*given, "--schemes", "dense")
-    found = json.loads(did("step", *given, "--json").stdout)
-    did("step", *given, "--save-scenario", tmp_path / "saved.yaml")
+    found = json.loads(did("step", *given, "--json", "--save-scenario", tmp_path / "saved.yaml").stdout)
     did("run", tmp_path / "saved.yaml", *NO_PAGE, "--out", tmp_path / "run")
     last = pd.read_csv(tmp_path / "run" / "iterations.csv").iloc[-1]
     assert found["utilisation"] == pytest.approx(last["compute_s"] / last["iteration_s"], rel=0.01)

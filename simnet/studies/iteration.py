@@ -196,7 +196,7 @@ def _policy_rows(found: JobPrediction) -> list[dict[str, Any]]:
         low, high = float(likely.low[place]), float(likely.high[place])
         chance, regret = float(likely.fastest[place]), finite(float(likely.regret[place]))
         rows[policy] |= units.interval_figures(low, high, "_s")
-        if found.evidence.level != "measured":
+        if found.evidence.level != "measured" or found.stack not in measured_stacks():
             rows[policy] |= _widened_to_job(rows[policy], low, high)
         rows[policy] |= {"chance_to_be_fastest": chance, "regret_of_job": regret, "sure": likely.sure[place]}
     return sorted(rows.values(), key=lambda row: (row["policy"] in found.unsettled, row["simulated_s"]))

@@ -158,6 +158,7 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
     own, (candidate, *others) = job.strategy, candidates
     compute, network, slowest = job.compute, job.network(0), float(link_rates(job).min())
     for holds, why in (
+        (job.source.workers > 1, "one worker"),
         (not others and candidate.scheme in SCHEMES, "exchanges that are not dense"),
         (own is None or own.name in STRATEGIES, "" if own is None else f"the strategy {own.name}"),
         (len(job.stages) == 1 and network.links.constant and network.jitter is None, "links that change"),
@@ -189,10 +190,10 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
 
 
 def link_rates(job: Job) -> Floats:
-    """Return the total bandwidth [byte/s] of each worker's links at the start, shape (P,)."""
+    """Return the total bandwidth [byte/s] of each worker's links at the start, infinite without links; shape (P,)."""
     routes = job.network(0).links.routes
     leaving = pd.Series(routes.bandwidth).groupby([source for source, _ in routes.links]).sum()
-    return np.array([leaving[host] for host in job.hosts.tolist()])
+    return np.array([leaving.get(host, math.inf) for host in job.hosts.tolist()])
 
 
 def _with_rounds(training: TrainingPlan, job: Job, candidate: Candidate) -> TrainingPlan:

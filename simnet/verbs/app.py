@@ -33,7 +33,7 @@ from simnet.base.file_io import read_shipped_rows, refuse_existing
 from simnet.base.threads import one_thread
 from simnet.report.summary import ENDINGS, WIDTH, Summary
 from simnet.verbs import terminal
-from simnet.verbs.request import USUAL_FOLDER, set_texts
+from simnet.verbs.request import USUAL_FOLDER, set_texts, word_list
 
 if TYPE_CHECKING:
     from simnet.scenario.marked_fields import MarkedField
@@ -245,7 +245,7 @@ def _on_line(name: str, function: Callable[..., Any]) -> Callable[..., int]:
                     raise InputError(f"must end with one of {', '.join(ENDINGS)}, got {common['out']!r}", file="--out")
                 refuse_existing([Path(common["out"])], bool(common["force"]))
             if common["save_scenario"]:
-                _save_scenario(common["save_scenario"], bound.arguments, bool(common["force"]))
+                _save_scenario(name, common["save_scenario"], bound.arguments, bool(common["force"]))
             with terminal.progress_line(name):
                 found = inspect.unwrap(function)(*bound.args, **bound.kwargs)
             return _show(found, common, written="out" in own)
@@ -301,14 +301,18 @@ def _line_type(hint: Any, *, optional: bool) -> Any:
     return Annotated[hint | None if optional else hint, shown]
 
 
-def _save_scenario(path: str, arguments: Mapping[str, Any], force: bool) -> None:
+def _save_scenario(name: str, path: str, arguments: Mapping[str, Any], force: bool) -> None:
     from simnet.base.file_io import write_new
     from simnet.scenario import load
     from simnet.scenario.marked_fields import overrides_of
+    from simnet.verbs.step import with_defaults_of_step
 
-    source, own = arguments.get("scenario") or "base", set_texts(arguments.get("set"))
-    loaded = load(source, [*own, *overrides_of(source, arguments.get("fields", {}), own)])
-    write_new({Path(path): loaded.to_yaml()}, force)
+    source, fields = arguments.get("scenario") or "base", arguments.get("fields", {})
+    if name == "step":
+        source, fields = with_defaults_of_step(source, fields)
+    own = set_texts(arguments.get("set"))
+    loaded, kept = load(source, [*own, *overrides_of(source, fields, own)]), word_list(arguments.get("policies"))
+    write_new({Path(path): (loaded if kept is None else loaded.only(kept)).to_yaml()}, force)
     terminal.say(f"wrote {path}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -58,7 +59,9 @@ def step(
     goals = [options.share(one, "--goal") for one in word_list(goal) or ()]
     off = options.factor_off(link_uncertainty, "--link-uncertainty")
     with scenario_path(scenario) as path:
-        source, given = _request(path, {name: value for name, value in fields.items() if value is not None})
+        source, given = with_defaults_of_step(
+            path, {name: value for name, value in fields.items() if value is not None}
+        )
         loaded = load(source, set_texts(set), **given)
     wanted = word_list(policies)
     loaded = loaded if wanted is None else loaded.only(wanted)
@@ -76,7 +79,7 @@ def step(
     return exchange_summary(loaded, wanted, goals, off)
 
 
-def _request(scenario: str | Path, given: dict[str, Any]) -> tuple[str | Path, dict[str, Any]]:
+def with_defaults_of_step(scenario: str | Path, given: Mapping[str, Any]) -> tuple[str | Path, Mapping[str, Any]]:
     """Return a scenario and its fields, with defaults for a folder of execution traces or for a training strategy."""
     if Path(scenario).is_dir():
         from simnet.interchange.kinds import trace_prefix

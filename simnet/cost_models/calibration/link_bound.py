@@ -37,6 +37,8 @@ class Bound(NamedTuple):
 def link_bound(network: Network, hosts: Sequence[int], schedule: Schedule, timing: Timing) -> Bound:
     """Return the lower bound on the time of a schedule on a network, where rank r is on ``hosts[r]``."""
     places, found, routes = np.array(hosts), Bound(0.0, hosts[0], "", "sends", 0.0), network.routes
+    if not routes.links:
+        return found
     # The same round often stands many times.
     sent = [(places[one.src], places[one.dst], times * one.nbytes) for one, times in count_rounds(schedule.rounds)]
     every, host_gates = range(routes.n_hosts), [_host_gates(network, out) for out in (True, False)]

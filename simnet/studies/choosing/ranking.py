@@ -190,11 +190,10 @@ def sampled_fields(loaded: Scenario) -> list[str]:
 def ranked_candidates(loaded: Scenario, run: Run) -> list[Candidate]:
     """Return the exchanges that a ranking compares.
 
-    Fixed policies written in the scenario name the candidates; otherwise the usual exchanges are added to the
-    scenario's.
+    Fixed policies that the scenario or the request names have the candidates; otherwise the usual exchanges are added
+    to the scenario's.
     """
-    written = loaded.document.found(("policies",)) is not None
-    if written and run.policies and all(isinstance(one, Fixed) for one in run.policies.values()):
+    if "policies" in loaded.written() and run.policies and all(isinstance(one, Fixed) for one in run.policies.values()):
         return [one.candidates[0] for one in run.policies.values()]
     nodes = job_node_sizes(run.job) if run.job.network(0).graph.graph.get("name") in _OF_NODES else ()
     return whole_job.candidates_of(loaded, per_node=next(iter(nodes), 1))
