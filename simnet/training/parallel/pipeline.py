@@ -117,6 +117,8 @@ class _StageMerger:
         self.through: dict[int, list[int]] = {}
         self.exchange: int | None = None
         self.nodes: list[StepNode] = []
+        # Process groups with a worker of each of two stages.
+        self.joint: dict[str, Groups] = {}
         # What has become of the nodes of each stage.
         self.became: list[dict[int, int]] = [{} for _ in stages]
         # The call that brings a stage what it needs for a pass.
@@ -166,10 +168,14 @@ class _StageMerger:
         call = CollectiveCall(
             "all_reduce", self.tied.unit, TIED, 2, *elements, self.tied.dtype, "backward", iteration, None
         )
-        workers = tuple(self.each * place + worker for place in self.sharing for worker in range(self.each))
         self.exchange = len(self.nodes)
         after = sorted(number for numbers in self.through.values() for number in numbers)
-        self.nodes.append(StepNode(call, TIED, tuple(after), workers))
+        self.nodes.append(StepNode(call, TIED, tuple(after), self._join(TIED, *self.sharing)))
+
+    def _join(self, group: str, one: int, other: int) -> tuple[int, ...]:
+        """Add process groups of workers with the same rank in two stages; return all workers of both stages."""
+        self.joint[group] = tuple((self.each * one + rank, self.each * other + rank) for rank in range(self.each))
+        return tuple(sorted(worker for members in self.joint[group] for worker in members))
 
     def _send(self, place: int, one: tuple[Phase, int], behind: int) -> None:
         phase, microbatch = one
@@ -180,27 +186,18 @@ class _StageMerger:
         unit, entries = ("activations" if phase == "forward" else "gradients"), (self.entries, self.entries)
         iteration = self.stages[place].iteration
         call = CollectiveCall("broadcast", unit, group, 2, *entries, self.dtype, phase, iteration, microbatch)
-        workers = tuple(stage * self.each + worker for stage in sorted((place, to)) for worker in range(self.each))
-        self.nodes.append(StepNode(call, group, (behind,), workers))
+        self.nodes.append(StepNode(call, group, (behind,), self._join(group, place, to)))
         self.arrives[to, one] = len(self.nodes) - 1
 
     def built(self) -> StepGraph:
         """Return the merged step graph."""
-        layout: dict[str, Groups] = {}
+        layout = dict(self.joint)
         for name in {name for stage in self.stages for name in stage.layout}:
             layout[name] = tuple(
                 tuple(self.each * place + worker for worker in members)
                 for place, stage in enumerate(self.stages)
                 for members in stage.groups(name)
             )
-        for place in range(len(self.stages) - 1):
-            for source, to in ((place, place + 1), (place + 1, place)):
-                layout[f"stage {source} to {to}"] = tuple(
-                    (self.each * source + worker, self.each * to + worker) for worker in range(self.each)
-                )
-        if self.sharing:
-            behind = self.each * self.sharing[1]
-            layout[TIED] = tuple((worker, behind + worker) for worker in range(self.each))
         buffers = tuple(
             StepBuffer(one.what, one.nbytes, became[one.first], became[one.last])
             for stage, became in zip(self.stages, self.became, strict=True)
