@@ -282,7 +282,7 @@ def test_the_page_stands_alone_and_says_everything_whatever_the_names_are(tmp_pa
     names = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "plain"]
     times = {name: [1.0 + at, 2.0 + at, 2.5 + 2 * at] for at, name in enumerate(names)}
     (tmp_path / "figures").mkdir()
-    summary = seeds.write_seeds(tmp_path, summaries(times), "workers: 4\n")
+    summary, _ = seeds.write_seeds(tmp_path, summaries(times), "workers: 4\n")
     seen = Page((tmp_path / "report.html").read_text())
     assert not seen.open
     assert "script" not in seen.tags

@@ -72,8 +72,8 @@ def run_answer(summary: RunSummary, results: Mapping[str, PolicyResult] | None =
     )
 
 
-def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = None) -> RunAnswer:
-    """Return the answer of a run over several seeds, from the summary that `summarize_seeds` returns."""
+def seeds_answer(summary: Fields, table: pd.DataFrame | None = None) -> RunAnswer:
+    """Return the answer of a run over several seeds, from what `summarize_seeds` returns; `table` is for its figure."""
     run = summary["run"]
     rows = [seeds.row(summary, name) for name in seeds.ranking_over_seeds(summary["policies"])]
     method = f"Paired intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
@@ -90,9 +90,15 @@ def seeds_answer(summary: Fields, plots: Callable[[], Sequence[Plot]] | None = N
         to_accuracy=_to_accuracy(run, [] if won is None else [won["policy"], *won["tied_with"]]),
         depends_on=run_setup.mixed_overlap(run.get("overlap")),
         details=summary,
-        plots={} if plots is None else {"seeds": lambda: plots()[0]},
+        plots={} if table is None or won is None or len(rows) < 2 else {"seeds": partial(_draw_seeds, summary, table)},
         notes=[*ran_on(run), method],
     )
+
+
+def _draw_seeds(summary: Fields, table: pd.DataFrame) -> Plot:
+    from simnet.report import figures
+
+    return figures.seed_comparison(summary, table)[0]
 
 
 def _to_accuracy(run: Mapping[str, Any], first: Sequence[str]) -> str:

@@ -185,8 +185,8 @@ def _seed_winner(each: pd.DataFrame, stem: str) -> Fields | None:
 
 def write_seeds(
     folder: Path, summaries: Mapping[int, RunSummary], lock: str, missing: Sequence[str] = (), *, report: bool = True
-) -> Fields:
-    """Write the joint summary, tables and report of several seeds into an empty folder; return the summary."""
+) -> tuple[Fields, pd.DataFrame]:
+    """Write the files of a run over several seeds into an empty folder; return its summary and its table by seed."""
     summary, table, each = summarize_seeds(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
     files = {LOCK: lock.encode()}
     write_frame(folder, "seeds", rounded_table(table))
@@ -200,7 +200,7 @@ def write_seeds(
         files |= picture_files(plots) | {"report.html": page.encode()}
     files["summary.json"] = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
     write_files(folder, files)
-    return summary
+    return summary, table
 
 
 def sentence_over_seeds(summary: Fields) -> str:

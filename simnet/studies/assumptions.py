@@ -104,8 +104,8 @@ def default_effects(
     by default; both are None without a change, or if a sample leaves the order open, which `undecided` says.
     """
     among = exchanges_of(loaded) if among is None else among
-    here = ranked_by_sample(built, among) if found is None or is_large(built) else found
-    if here is None:
+    here = ranked_by_sample(built, among) if found is None else found
+    if here is None or is_large(built):
         return []
     near = {row.label for place, row in enumerate(here.rows) if place < 2 or row.seconds <= NEAR * here.best.seconds}
     defaults, overlap = _deciding_defaults(loaded), overlap_of(built, among)

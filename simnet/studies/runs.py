@@ -28,7 +28,6 @@ from simnet.report.columns import Fields
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, write_run
 from simnet.report.run_setup import calibration_summary
 from simnet.report.run_summary import RunFacts, RunSummary
-from simnet.report.summary import Plot
 from simnet.scenario import Run, Scenario
 from simnet.scenario.finding import Source
 from simnet.scenario.resolve import candidate
@@ -166,14 +165,7 @@ class Batch:
         _with_inputs(stage, self._loaded)
         ordered = {seed: self._summaries[seed] for seed in sorted(self._summaries)}
         lock = request(self._loaded, "run", len(self._tasks)).lock
-        joint = seeds.write_seeds(stage, ordered, lock, self.missing, report=self.report)
-
-        def figures() -> list[Plot]:
-            from simnet.report.figures import seed_comparison
-
-            return seed_comparison(joint, seeds.by_seed(self._summaries))
-
-        return answers.seeds_answer(joint, figures)
+        return answers.seeds_answer(*seeds.write_seeds(stage, ordered, lock, self.missing, report=self.report))
 
     def _write_seed(self, seed: int) -> None:
         place, results = self._staged() / SEEDS / str(seed), self._of_seed(seed)

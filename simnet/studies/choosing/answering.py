@@ -128,7 +128,7 @@ def _rows(found: Ranking) -> Iterator[dict[str, Any]]:
             "iteration_high_s": most,
             "to_best": wording.to_best(row.label, first, row.seconds, found.best.seconds),
             "chance_to_be_fastest": float(found.likely.fastest[place]),
-            "regret_of_job": finite(min(float(found.likely.regret[place]), found.over(found.rows[-1]))),
+            "regret_of_job": finite(float(found.likely.regret[place])),
         }
     for row in found.found.aside:
         yield {**_row(found, row), "to_best": "not settled", "unsettled": row.unsettled}
