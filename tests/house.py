@@ -30,7 +30,7 @@ BUDGETS = {
     "training, strategies, policies": (("job", "parallel", "advise", "training", "strategies", "policies"), 5_400),
     "scenario": (("scenario",), 2_300),
     "report": (("report",), 2_200),
-    "studies": (("studies",), 5_775),
+    "studies": (("studies",), 5_784),
     "verbs": (("commands", "library", "verbs"), 1_400),
     "cluster": (("hooks", "measure", "cluster"), 1_700),
     "validate": (("validate",), 4_000),
