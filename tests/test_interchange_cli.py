@@ -373,6 +373,13 @@ def test_recognition_is_not_led_astray_for_long(content: str) -> None:
     assert kind_of("a") is None
 
 
+def test_other_files_are_not_shown_as_networks() -> None:
+    Path("zero.json").write_text('{"train_batch_size": 32, "zero_optimization": {"stage": 2}}')
+    assert "is not recognised as a network" in refused("show", "zero.json")
+    Path("astra.yaml").write_text("topology: [Ring]\nnpus_count: [2]\n")
+    assert "npus_count: there is no such field" in refused("show", "astra.yaml")
+
+
 # The page
 
 

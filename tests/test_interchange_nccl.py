@@ -2,10 +2,12 @@
 
 import pytest
 
+import simnet
 from commands import did, refused, timed
 from schedules import write_nodelink
 from simnet.base.errors import InputError
 from simnet.interchange.nccl import read_nccl_topology
+from simnet.studies.assumptions import assumed_text
 from simnet.topologies import Routes, star
 from simnet.topologies.graphs import check_graph
 
@@ -184,6 +186,12 @@ def test_what_is_not_known_is_said_once(tmp_path):
     said = "is not known and passed over: figures have nothing of what it joins"
     assert graph.graph["remarks"] == [f"<optics> in <nic> {said}", f"<photonic> in <gpu> {said}"]
     assert "remarks" not in read(tmp_path, *H100).graph
+    # A job that saw a part of the GPUs: NCCL passes over the links to others, too.
+    part = read(tmp_path, cpu(0, gpu(0, "a", [("b", 2, "0x030200"), ("c", 1, "0x030200")]), gpu(1, "b", [])))
+    assert part.graph["remarks"] == ["links to GPUs that are not in the file are passed over: c"]
+    assert Routes(part).bottleneck(0, 1) == 2 * 20.6e9
+    run = simnet.load("quickstart", network=f"{tmp_path / 'topo.xml'}:latency=1us", workers=2)
+    assert "GPUs that are not in the file" in assumed_text(run, run.build())
 
 
 @pytest.mark.parametrize(
@@ -250,7 +258,6 @@ def test_a_ring_goes_over_each_card_and_the_share_of_cards_is_said(tmp_path, col
         ([cpu(0, gpu(0, "a", []).replace("</gpu>", '<c2c bw="0" count="8"/></gpu>'))], {}, "c2c.bw: must be a whole"),
         ([cpu(0, gpu(0, "a", [])), cpu(0)], {}, "cpu.numaid: 'cpu:0' stands twice"),
         ([cpu(0, gpu(0, "a", []), gpu(1, "a", []))], {}, "pci.busid: 'pci:a' stands twice"),
-        ([cpu(0, gpu(0, "a", [("b", 1, "0x030200")]))], {}, "nvlink.target: there is no GPU at 'b'"),
         ([cpu(0, gpu(0, "a", [("a", 1, "0x030200")]))], {}, "nvlink.target: leads from a GPU to itself"),
         ([cpu(0, gpu(0, "a", [("b", 1, "0x0")]))], {}, "nvlink.tclass: leads to a device of class '0x0'"),
         ([cpu(0, gpu(0, "a", [("b", 0, "0x030200")]))], {}, "nvlink.count: must be a whole number in 1..1000, got '0'"),

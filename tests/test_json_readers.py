@@ -33,8 +33,10 @@ class TestNccl:
         names = ("collective", "nbytes", "seconds", "wrong", "dtype", "reduction", "root", "iterations", "in_place")
         assert known(row, *names) == ("all_gather", 1024000, 1e-4, 3.0, "float", "", None, 7, False)
         assert known(row, "tool", "run") == ("nccl-tests", "1")
-        (row,) = self.one(tmp_path, side="in_place", body={"cpu_time": "50"}, redop="sum", root=0)
+        (row,) = self.one(tmp_path, side="in_place", body={"time": "50"}, redop="sum", root=0)
         assert known(row, "seconds", "in_place", "reduction", "root", "iterations") == (5e-5, True, "sum", 0, None)
+        with pytest.raises(InputError, match=r"in_place\.cpu_time is the time of the CPU, .* run without -C 1"):
+            self.one(tmp_path, side="in_place", body={"cpu_time": "50"})
         (row,) = self.one(tmp_path, fields={"config": {"iterations": 20}})
         assert row["iterations"] == 20
 

@@ -126,29 +126,6 @@ def test_tables_without_headings_where_the_tool_is_known(tmp_path, name, facts, 
         read_measurements(put(tmp_path, text, "nameless.txt"))
 
 
-def test_a_table_of_nobody_is_said(tmp_path):
-    measured = read_measurements(
-        put(tmp_path, logs.OSU + "# OSU MPI Latency Test v7.5\nosu_unheard_of 3\n8  3.5\n16  4.5\n")
-    )
-    (left,) = [one for one in measured.problems if one.dropped]
-    assert "a table begins, but 'unheard' is no collective that is read" in left.message
-
-
-def test_perftest(tmp_path):
-    measured = read_measurements(put(tmp_path, logs.PERFTEST))
-    rows = measured.rows
-    assert measured.kind == "perftest"
-    assert rows["collective"].tolist() == ["p2p_bw", "get_bw", "p2p_latency"]
-    assert rows["seconds"].tolist() == pytest.approx([65536 / (328.61e9 / 8), 65536 / (11708.31 * 2**20), 1.8e-6])
-    assert rows["seconds_p99"].tolist()[2] == 1.88e-6
-    assert rows["variant"].tolist() == ["2 queue pairs", "", ""]
-    empty = read_measurements(put(tmp_path, logs.PERFTEST.replace("\n 2  ", "\n 0  "))).rows
-    assert empty["nbytes"].tolist() == [65536, 65536, 0], "a message of no bytes takes its time, too"
-    (left,) = measured.problems
-    assert left.line == 11
-    assert "328.61 is not 0.626777 million messages of 131072 bytes a second" in left.message
-
-
 def test_kineto(tmp_path):
     path = put(tmp_path, logs.kineto(), "rank0.json")
     measured = read_measurements(path)

@@ -119,7 +119,10 @@ def test_a_job_takes_a_config_that_lies_beside_it_and_keeps_a_copy(written, tmp_
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LLAMA | {"model_type": "falcon"}, "model_type: is 'falcon'; Allowed: bert, gpt2, llama, mistral, qwen2"),
+        (
+            LLAMA | {"model_type": "falcon"},
+            "is 'falcon'; Allowed: bert, gpt2, llama, mistral, qwen2; of others, a number",
+        ),
         ({"hidden_size": 5}, "model_type: is missing; it says which model this is"),
         ({name: value for name, value in LLAMA.items() if name != "vocab_size"}, "vocab_size: is missing"),
         (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers: must be a whole number from 1 to 10,000, got"),

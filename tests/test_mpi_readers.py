@@ -125,13 +125,17 @@ class TestPerftest:
             columns = self.COLUMNS.replace("Gb", unit)
             rate = 1e6 * 65536 / of
             (row,) = rows(
-                tmp_path, self.TITLE, " Number of qps   : 1", columns,
+                tmp_path, self.TITLE, " Number of qps   : 2", columns,
                 f" 65536 5000 {2 * rate:.2f} {rate:.2f} 1.000000",
                 kind="perftest",
             )  # fmt: skip
             assert known(row, "algbw", "seconds") == pytest.approx((65536e6, 1e-6), rel=1e-3)
-            names = ("collective", "nbytes", "iterations", "ranks", "nodes", "statistic", "run", "tool")
-            assert known(row, *names) == ("p2p_bw", 65536, 5000, 2, 2, "rank0", "2", "perftest")
+            names = ("collective", "nbytes", "iterations", "ranks", "nodes", "statistic", "run", "tool", "variant")
+            assert known(row, *names) == ("p2p_bw", 65536, 5000, 2, 2, "rank0", "2", "perftest", "2 queue pairs")
+            # Another column between, as of --report-min-bw.
+            more = columns.replace("    BW average", f"    BW min[{unit}/sec]    BW average")
+            (row,) = rows(tmp_path, self.TITLE, more, f" 65536 5000 9 1 {rate:.2f} 1.000000", kind="perftest")
+            assert row["algbw"] == pytest.approx(65536e6, rel=1e-3)
 
     def test_what_was_done_is_told_by_the_title(self, tmp_path):
         times = (

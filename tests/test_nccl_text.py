@@ -84,6 +84,22 @@ class TestTables:
         assert (other.line, other.message[:33]) == (3, "in place: algorithm bandwidth is ")
         assert known(measured, "in_place") == [(False,)]
 
+    def test_times_of_the_cpu_are_none_of_the_collective(self, tmp_path):
+        head = self.HEAD.replace("time", "cputime")
+        measured = found(tmp_path, "# nThread 1", head, ROW, "# nThread 1", self.HEAD, ROW)
+        assert (set(measured.rows["line"]), [one.line for one in measured.problems if one.dropped]) == ({6}, [3])
+        with pytest.raises(InputError, match=r"a\.log:2: .* cputime is the time of the CPU, .* run without -C 1"):
+            found(tmp_path, head, ROW)
+
+    @pytest.mark.parametrize("table", ["| {} |", "{}"])
+    def test_cells_of_markdown_and_csv(self, tmp_path, table):
+        between = " | " if "|" in table else ","
+        lines = [table.format(between.join(one.split())) for one in (self.HEAD.strip("# "), "--- " * 13, ROW)]
+        measured = read_measurements(put(tmp_path, "\n".join(lines), "all_reduce.txt"))
+        assert known(measured, "nbytes", "seconds", "ranks", "in_place") == [
+            (1048576, 1e-4, 2, False), (1048576, 1e-4, 2, True),
+        ]  # fmt: skip
+
     @pytest.mark.parametrize(
         ("cell", "head", "wrong", "error"),
         [

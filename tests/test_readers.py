@@ -72,11 +72,6 @@ class TestNccl:
         rows = read_measurements(put(tmp_path, logs.ALL[name]), facts={"ranks": 8, "nodes": 2}).rows
         assert rows["seconds"].between(1e-7, 11.0).all()
 
-    def test_what_the_command_says_times_are(self, tmp_path):
-        slowest = "$ ./all_reduce_perf -b 1M -a 3 -g 4\n" + logs.NCCL_OLD
-        assert set(read_measurements(put(tmp_path, slowest)).rows["statistic"]) == {"max"}
-        assert set(read_measurements(put(tmp_path, logs.NCCL)).rows["statistic"]) == {"mean"}
-
     def test_what_the_log_does_not_say(self, tmp_path):
         path = put(tmp_path, logs.RCCL_TAGGED)
         rows = read_measurements(path).rows
@@ -86,24 +81,6 @@ class TestNccl:
             read_measurements(put(tmp_path, pair, "b.log"))
         assert rows["tool"].tolist() == ["rccl-tests"] * 2
         assert (rows["ranks"].tolist(), rows["root"].tolist()) == ([2, 2], [0, 0])
-
-    @pytest.mark.parametrize(
-        ("before", "after", "message"),
-        [
-            (
-                "142.1   14.76",
-                "142.1   41.76",
-                "out of place: algorithm bandwidth is 41.76 GB/s, but 2.09715e+06 bytes",
-            ),
-            ("14.94   22.41", "14.94   26.14", "in place: bus bandwidth is 26.14 GB/s, but 1.5 times"),
-        ],
-    )
-    def test_rows_that_contradict_themselves_are_reported_and_left_out(self, tmp_path, before, after, message):
-        path = put(tmp_path, logs.NCCL.replace(before, after))
-        measured = read_measurements(path)
-        (problem,) = measured.problems
-        assert message in problem.message
-        assert (len(measured), problem.line, problem.dropped) == (9, 19, True)
 
     @given(
         rows=st.lists(

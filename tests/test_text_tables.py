@@ -118,6 +118,11 @@ def test_what_iperf3_writes_as_json(tmp_path):
     end = {"sum_sent": {"bytes": 5, "seconds": 1}, "sum_received": {"bytes": 1178000000, "seconds": 10.04}}
     text = json.dumps({"start": {"version": "iperf 3.9"}, "end": end})
     assert read_measurements(put(tmp_path, text)).rows["seconds"].tolist() == [10.04]
+    # A sum of UDP is what was sent, with the share that was lost.
+    text = text.replace(json.dumps(end), json.dumps({"sum": {"bytes": 1000, "seconds": 2, "lost_percent": 40}}))
+    assert read_measurements(put(tmp_path, text)).rows["nbytes"].tolist() == [600]
+    text = "[  4]   0.00-10.00  sec  10.0 MBytes  1.00 MBytes/sec   receiver"
+    assert read_measurements(put(tmp_path, text)).rows["seconds"].tolist() == [10.0]
 
 
 @pytest.mark.parametrize(

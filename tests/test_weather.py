@@ -543,6 +543,8 @@ BAD_CSV = [
     ("bandwidth_Bps\n1\n", r":1: has no column for time"),
     ("time,bandwidth_Bps\n0,1\n", r":1: column 'time' needs a unit in its name, e\.g\. 'time_s'"),
     ("time_s,bandwidth\n0,1\n", r":1: column 'bandwidth' needs a unit in its name, e\.g\. 'bandwidth_Mbit_s'"),
+    ("TIME_s,RATE_MBPS\n0,1\n", r":1: column 'RATE_MBPS' needs a unit in its name, e\.g\. 'bandwidth_Mbit_s'"),
+    ("time_s,rtt_min\n0,1\n", r":1: column 'rtt_min' needs a unit in its name, e\.g\. 'latency_ms'"),
     ("time_s,bandwidth_ms\n0,1\n", r":1: column 'bandwidth_ms' .*not a bandwidth"),
     ("time_s,up_mbps,down_mbps\n0,1,1\n", r":1: has two columns for bandwidth: up_mbps and down_mbps"),
     ("time_s,latency_s,latency_ms\n0,1,1\n", r":1: has two columns for latency"),

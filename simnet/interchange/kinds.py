@@ -57,7 +57,7 @@ _XML_PROLOGUE = re.compile(r"\s*(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*>)", re.
 _OWN_TYPE = re.compile(r"\s*<!DOCTYPE[^>\[]*\[")
 _ROOT = re.compile(r"\s*<([A-Za-z_][A-Za-z0-9_.-]{0,40})")
 _BEGINNINGS = {
-    "nodelink": re.compile(r"\s*\{"),
+    "nodelink": re.compile(r"\s*\{[\s\S]*\"(?:nodes|links|edges|directed|multigraph)\"\s*:"),
     "graphml": re.compile(r"(?:#[^\n]*\n|\s|\w+\s+(?:\"[^\"]*\"|[\d.+-]+)\s)*+graph\s*\["),
     "goal": re.compile(r"(?:\s|//[^\n]*\n|(?>/\*.*?\*/))*+num_ranks\b", re.DOTALL),
     "fabric": re.compile(r"(?:#[^\n]*\n|[ \t]*\n)*+version:"),

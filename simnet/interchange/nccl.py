@@ -59,8 +59,8 @@ def read_nccl_topology(path: str | Path, nodes: int = 1, *, latency: float, netw
     is that of each link inside a node, `network_latency` [s] from card to card, half of it on each card's link, unless
     a card names its own (microseconds). ``graph.graph["remarks"]`` says what is passed over.
 
-    Raises InputError, with file and line, if the file is of another kind or version, has no GPUs, a link leads to a
-    missing GPU, or there are several nodes but no network card; ValueError if a parameter is out of range.
+    Raises InputError, with file and line, if the file is of another kind or version, has no GPUs, or there are several
+    nodes but no network card; ValueError if a parameter is out of range.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def read_nccl_topology(path: str | Path, nodes: int = 1, *, latency: float, netw
 
     gpus = len(node.gpus)
     order = {place: number for number, place in enumerate(sorted(node.gpus, key=lambda one: (node.gpus[one], one)))}
-    unknown = sorted(_unknown(top))
+    unknown = sorted(_unknown(top)) + node.missing()
     graph = empty("nccl", nodes * gpus, gpus_per_node=gpus, **({"remarks": unknown} if unknown else {}))
     for n in range(nodes):
 
@@ -125,6 +125,7 @@ class _NodeSystem:
     cards: dict[str, tuple[float, float]] = field(default_factory=dict)
     cpus: list[tuple[str, float]] = field(default_factory=list)
     direct: list[tuple[str, str, float, Element]] = field(default_factory=list)
+    absent: set[str] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
     parent: dict[str, str] = field(default_factory=dict)
 
@@ -223,7 +224,8 @@ class _NodeSystem:
             if target == "cpu":
                 target = self._processor_of(place)
             elif target != "nvswitch" and target not in self.devices:
-                link.refuse(f"there is no GPU at {target.rpartition('pci:')[2][:40]!r}", "target")
+                self.absent.add(target.rpartition("pci:")[2])
+                continue
             if target == place:
                 link.refuse("leads from a GPU to itself", "target")
             total[place, target] = total.get((place, target), (0.0, ""))[0] + gigabytes, link.tag
@@ -232,6 +234,11 @@ class _NodeSystem:
             if (target, place) not in self.links:
                 other = total.get((target, place), (0.0, ""))[0]
                 self.links[place, target] = max(gigabytes, other), kind
+
+    def missing(self) -> list[str]:
+        """Return a remark on links to GPUs that the job did not see, which the library passes over, too."""
+        shown = ", ".join(sorted(one[:40] for one in self.absent)[:4]) + ", ..." * (len(self.absent) > 4)
+        return [f"links to GPUs that are not in the file are passed over: {shown}"] if shown else []
 
     def _processor_of(self, place: str) -> str:
         while place in self.parent:

@@ -156,6 +156,7 @@ def assumed_text(
     said.append(_computing_assumed(loaded, base and job.model == usual.job.model, written))
     if run is not None:
         said += [_slowdown_assumed(run.job), _silence_assumed(run.job), _empty_sites(loaded, run.job)]
+        said += run.job.network(0).graph.graph.get("remarks", [])
     default = written or loaded.document.found(("network", "stack")) is None
     if default and (run is not None or kind not in ("file", "platform")):
         name = run_setup.stack_name(run.job.network(0)) if run else sending_stack(config.network)

@@ -67,7 +67,7 @@ def _described(name: str, density: Words) -> Summary | str:
     from simnet.cost_models.costs.models import MAX_BYTES, is_config, load_model
     from simnet.interchange.kinds import kind_of
     from simnet.scenario import json_schema
-    from simnet.scenario.named_choices import network_taken_for
+    from simnet.scenario.named_choices import network_taken_for, read_network_text
     from simnet.sparsifier_models import scheme
     from simnet.studies.listing import LISTS, describe, listing, scenario_text
     from simnet.studies.trace_files import is_trace
@@ -96,6 +96,8 @@ def _described(name: str, density: Words) -> Summary | str:
     if Path(name).suffix == ".csv" and Path(name).is_file():
         return _weather_answer(name)
     if Path(name).is_file():
+        # Of a scenario, this refuses what --network would.
+        read_network_text(name, Path())
         following = f"simnet time all_reduce --network {name}{' --latency 1us' * (kind_of(name) == 'nccl')}"
         return Summary(answer=f"{name}: {network_taken_for(name)}.", next=following)
     known = [*shipped(), *trace_names(), *(row[0] for kind in LISTS for row in listing(kind)[1])]

@@ -290,7 +290,8 @@ def _parse_json(text: str, file: str) -> TransformerShape:
     if kind is None:
         fields.refuse("is missing; it says which model this is", "model_type")
     if not isinstance(kind, str) or kind not in _SIDES:
-        fields.refuse(f"is {fields.shown('model_type')}; {suggest_names(str(kind), _SIDES)}", "model_type")
+        said = f"is {fields.shown('model_type')}; {suggest_names(str(kind), _SIDES)}"
+        fields.refuse(f"{said}; of others, a number of parameters is a model, such as 1.3B", "model_type")
     if fields.flag("add_cross_attention", default=False):
         fields.refuse("must be false: cross-attention is not read", "add_cross_attention")
     named = {side: name for side, name in _SIDES[kind].items() if name}

@@ -268,18 +268,25 @@ def _quantity_and_unit(column: str) -> tuple[str, str]:
     --------
     >>> [_quantity_and_unit(name) for name in ("throughput_mbps", "Avg RTT (ms)", "timestamp", "loss_percent")]
     [('bandwidth', 'Mbit/s'), ('latency', 'ms'), ('time', 's'), ('', 'percent')]
+    >>> [_quantity_and_unit(name) for name in ("RTT_MIN_MS", "rtt_min", "THROUGHPUT_MBPS")]
+    [('latency', 'MS'), ('latency', ''), ('bandwidth', '')]
     """
     words = [word for word in re.split(r"[^A-Za-z\u00b5\u03bc]+", column) if word]
     folded = {word.casefold() for word in words}
     for count in (3, 2, 1):
         tail = "/".join(word for word in words[-count:] if word.casefold() != "per")
         if rate := _RATE_UNIT.fullmatch(tail):
+            # In capitals, MBPS may be of bits or of bytes.
+            if tail.endswith("BPS"):
+                return "bandwidth", ""
             prefix = rate[1].casefold() if rate[1] in "kK" else rate[1].upper()
             size = "B" if rate[3] == "B" or rate[3].casefold().startswith("byte") else "bit"
             return "bandwidth", f"{prefix.upper() if rate[2] else prefix}{rate[2].casefold()}{size}/s"
     name = next((name for name, known in _WORDS.items() if folded & known), "")
     if not name and folded & _INSTANTS:
         name, words = "time", [*words, *(["s"] if words[-1].casefold() in _INSTANTS else [])]
+    # The "min" of a latency is the smallest, not a minute.
+    words = [word for word in words if name != "latency" or word != "min"]
     durations = [word for word in words if _is_duration(word)]
     durations = [word for word in durations if word != "min"] or durations or words[1:]
     return name, durations[-1] if durations else ""

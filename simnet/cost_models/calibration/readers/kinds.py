@@ -167,7 +167,8 @@ def read_measurements(
     found = log_format(path, str((facts or {}).get("tool", ""))) if kind is None else kind
     if found is None:
         said, line = _unread(read_lines(path))
-        message = f"{said}: {', '.join(sorted(known))}{plugins.refused_names('log_readers')}"
+        own = f"; any other as CSV with {', '.join(csv_tables.REQUIRED_COLUMNS)}"
+        message = f"{said}: {', '.join(sorted(known))}{own}{plugins.refused_names('log_readers')}"
         raise InputError(message, file=str(path), line=line)
     one = LOG_FORMATS.get(found) or registered_format(found)
     assert one is not None

@@ -60,12 +60,17 @@ _NCCL_RANKS = re.compile(r"\bnranks (\d{1,8})\b")
 _CHOICE = re.compile(r"\bNCCL_(ALGO|PROTO)(?:=| set by environment to )([A-Za-z0-9_]{2,20})(?![\w,;:^])")
 _AVERAGE = re.compile(r"_perf\b.* (?:-a|--average)[ =]?([0-3])(?!\S)")
 _MESSAGE = re.compile(r"[A-Za-z][\w.-]{0,200}:\d{1,9}:\d{1,9}\s{1,9}(?:\[\d{1,4}\]\s+)?NCCL (?:INFO|WARN|TRACE)\b.*")
+# In CSV and Markdown.
+_BETWEEN_CELLS = re.compile(r"[,|]")
 _OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
 
 
+CPU_TIMES = "is the time of the CPU, which returns before the collective is done; run without -C 1"
+"""Why times of a run with ``--report_cputime`` are none of the collective."""
+
 NCCL_ANCHOR = re.compile(
-    r"#[^\n#]{0,200}\btime\b[^\n#]{0,80}\balgbw\b"
-    r"|(?<![\d.])\d{1,19}[ \t]+\d{1,19}[ \t]+(?:(?:" + "|".join(ELEMENT_BYTES) + r")[ \t]"
+    r"#[^\n#]{0,200}\b(?:cpu)?time\b[^\n#]{0,80}\balgbw\b"
+    r"|(?<![\d.])\d{1,19}[ \t,|]+\d{1,19}[ \t,|]+(?:(?:" + "|".join(ELEMENT_BYTES) + r")[ \t,|]"
     r"|[a-z][a-z0-9_]{2,11}[ \t]+(?:[a-z][a-z0-9_]{1,11}[ \t]+)?(?:[\d.]{1,20}[ \t]+){3})"
 )
 """The line that names the columns of a table, or the first cells of a row."""
@@ -99,6 +104,7 @@ class _TableContext:
     unit: int = -6
     counts_wrong: bool = True
     width: int | None = None
+    cpu_times: bool = False
 
     def restart(self) -> None:
         """Clear the values of the previous test."""
@@ -106,7 +112,7 @@ class _TableContext:
             self.collective, self.named_in_use = None, False
         self.groups, self.hosts = {}, {}
         self.stated_ranks = self.stated_nodes = self.iterations = None
-        self.unit, self.width, self.counts_wrong = -6, None, True
+        self.unit, self.width, self.counts_wrong, self.cpu_times = -6, None, True, False
 
     def facts(self) -> dict[str, int | None]:
         """Return ranks, nodes and iterations of the test, or of its first group if the run was split into groups."""
@@ -126,7 +132,9 @@ def read_nccl_text(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
     blocks: list[tuple[_TableContext, list[tuple[int, TableCells]]]] = []
     for at, line in _whole_rows(bare_lines(path, NCCL_ANCHOR)):
         cells = parse_row(line, context.width)
-        if isinstance(cells, TableCells):
+        if isinstance(cells, TableCells) and context.cpu_times:
+            yield at, f"cputime {CPU_TIMES}"
+        elif isinstance(cells, TableCells):
             if ended:
                 context.named_in_use, ended = True, False
                 blocks.append((deepcopy(context), []))
@@ -189,7 +197,7 @@ def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
 
     `width` is the number of columns of each side in the header; by default 4, or 8 where there are that many.
     """
-    text = line.rstrip()
+    text = _BETWEEN_CELLS.sub(" ", line).rstrip()
     head = _HEAD.match(text[:-19].rstrip() if _STAMP.fullmatch(text[-19:]) else text)
     if head is None:
         return None
@@ -226,7 +234,8 @@ def _read_context(line: str, context: _TableContext) -> bool:
         context.restart()
     if "Collective test concluded" in line:
         return False
-    excerpt, heads = _EXCERPT.match(line.lstrip()), "algbw" in line and "busbw" in line and "time" in line.split()
+    cells = _BETWEEN_CELLS.sub(" ", line).replace("timestamp", "").replace("cputime", "time").split()
+    excerpt, heads = _EXCERPT.match(line.lstrip()), {"algbw", "busbw", "time"} <= set(cells)
     if excerpt:
         context.restart()
         ranks, nodes = (tables.parse_whole(one or "", tables.MAX_RANKS) for one in excerpt.groups())
@@ -250,9 +259,9 @@ def _read_context(line: str, context: _TableContext) -> bool:
             context.choices |= pinned_setting(what, value)
     if heads:
         context.unit = -3 if _OLD_HEADER.search(line) else -6
-        words = line.replace("timestamp", "").split()
-        first = words.index("time")
-        context.width = words[first + 1 :].index("time") + 1 if words.count("time") > 1 else len(words) - first
+        context.cpu_times = "cputime" in line
+        first = cells.index("time")
+        context.width = cells[first + 1 :].index("time") + 1 if cells.count("time") > 1 else len(cells) - first
         context.counts_wrong = "wrong" in line
     if not line.lstrip().startswith("#"):
         return bool(programs)
@@ -374,6 +383,9 @@ def read_nccl_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[Any, 
                 continue
             if not isinstance(body, dict):
                 yield None, f"{where}.{side} must be an object, got {_kind_of_value(body)}"
+                continue
+            if "cpu_time" in body:
+                yield None, f"{where}.{side}.cpu_time {CPU_TIMES}"
                 continue
             each = lines.record_values(one.get(f"{side}_per_iter", body.get("per_iter")), "nccl-json-iterations")
             printed = lines.record_values(body, "nccl-json-side", decimals=6)

@@ -30,6 +30,7 @@ TableRow: TypeAlias = dict[str, object]
 
 _UNITS = {f"{k}{b}": 1024.0**power for power, k in enumerate(["", "K", "M", "G", "T"]) for b in ("B", "Bytes")}
 _UNITS |= {f"{k}iB": size for k in "KMGT" if (size := _UNITS[f"{k}B"])}
+_UNITS |= {f"{k}Bytes/sec": _UNITS[f"{k}Bytes"] for k in ("", *"KMGT")}
 _UNITS |= {f"{k}bits/sec": 1e3**power / 8 for power, k in enumerate(["", "K", "M", "G", "T"])}
 _UNITS |= {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _WITH_UNIT = re.compile(rf"(\S+?) ?({'|'.join(_UNITS)})")

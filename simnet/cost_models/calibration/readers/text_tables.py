@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from simnet.base.file_io import read_shipped_rows
 from simnet.cost_models.calibration.readers import conventions, lines, tables
@@ -80,7 +80,9 @@ TEXT_TABLES = {row["format"]: _text_table(row) for row in read_shipped_rows("dat
 """The tables by the name of their format."""
 
 _CELL = re.compile(r"[^\s|]+(?: (?:[KMGT]?i?B|[mun]?s)(?![^\s|]))?")
-_UNIT_HEAD = re.compile(r"#?[A-Za-z_][\w/]*(?: (?:peak|average))?(?:\[[^\]]*\])?|\d[\d.]*% percentile\[usec\]")
+_UNIT_HEAD = re.compile(
+    r"(?:#\w[\w/]*|[A-Za-z_][\w/]*(?: (?:average\b|\w+(?=\[)))?)(?:\[[^\]]*\])?|\d[\d.]*% percentile\[usec\]"
+)
 _FAILED = re.compile(r"\b(?:failed|FAIL|Fail)\b")
 _TYPES = {"CHAR": "int8", "INT": "int32"}
 _RATE = "MsgRate[Mpps]"
@@ -256,8 +258,12 @@ def read_iperf3_json(path: Path, out: tables.RowCollector) -> Iterator[tuple[int
     """Read the JSON output of iperf3 (``-J``)."""
     for line, result in lines.json_objects(lines.read_trace(path), out.file):
         end = result.get("end")
-        received = end.get("sum_received", end.get("sum")) if isinstance(end, dict) else None
-        row = lines.record_values(received, "iperf3-json")
+        ends: dict[str, object] = end if isinstance(end, dict) else {}
+        row = lines.record_values(ends.get("sum_received", sent := ends.get("sum")), "iperf3-json")
+        # Up to version 3.9, UDP has but one sum: what was sent, and the share of it that was lost.
+        lost = sent.get("lost_percent") if isinstance(sent, dict) and "sum_received" not in ends else 0
+        if "nbytes" in row and isinstance(lost, int | float) and 0 < lost <= 100:
+            row["nbytes"] = round(cast(int, row["nbytes"]) * (1 - lost / 100))
         if not {"nbytes", "seconds"} <= row.keys():
             why = lines.short_text(result.get("error")) or "no end.sum_received with bytes and seconds"
             yield line, f"has no result: {why}"
