@@ -230,8 +230,7 @@ def _silence_assumed(job: Job) -> str:
     for host in dict.fromkeys(hosts[1:]):
         (there, rate), (back, _) = network.path(hosts[0], host), network.path(host, hosts[0])
         holds = (there + back) * rate
-        longest = (1 + BUFFER) * holds
-        if window_after_silence(longest, silence, there + back, network.stack.initial_window) < holds:
+        if window_after_silence((1 + BUFFER) * holds, silence, there + back, network.stack.initial_window) < holds:
             return f"TCP starts slowly after {format_seconds(silence)} without messages"
     return ""
 
