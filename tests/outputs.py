@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from commands import did
+from commands import invoke
 from exchanges import all_exchanged
 from simnet.policies import Candidate
 from simnet.scenario import load
@@ -151,7 +151,8 @@ def said(name: str) -> dict[str, Any]:
         return COMPUTED[name]()
     with TemporaryDirectory() as folder, chdir(folder):
         choice = ("--out", "said.txt") if name.startswith("choose-") else ()
-        found = json.loads(did(*shlex.split(REQUESTS[name]), *choice, "--json").stdout)
+        # Grids with a cell without result end with 1; a refused command prints nothing.
+        found = json.loads(invoke(*shlex.split(REQUESTS[name]), *choice, "--json").stdout)
         if REQUESTS[name].startswith("run "):
             # What these have is said by policy, or by cell and policy, as well.
             del found["rows"], found["notes"]
