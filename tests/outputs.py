@@ -146,12 +146,11 @@ KEPT = {
 
 
 def said(name: str) -> dict[str, Any]:
-    """Return the values that a request gives now, by field."""
+    """Return the values that a request gives now, by field; grids end with 1 where a cell has no result."""
     if name in COMPUTED:
         return COMPUTED[name]()
     with TemporaryDirectory() as folder, chdir(folder):
         choice = ("--out", "said.txt") if name.startswith("choose-") else ()
-        # Grids with a cell without result end with 1; a refused command prints nothing.
         found = json.loads(invoke(*shlex.split(REQUESTS[name]), *choice, "--json").stdout)
         if REQUESTS[name].startswith("run "):
             # What these have is said by policy, or by cell and policy, as well.
