@@ -83,8 +83,8 @@ def where_fastest(
 
 
 def lost_cells_text(lost: int, total: int, why: Sequence[str]) -> str:
-    """Return a sentence on `lost` of a grid's cells, with the first reason in `why`; empty if none is lost."""
-    return f" {lost} of {total} cells without result: {why[0]}" if why else ""
+    """Return a sentence on `lost` of a grid's cells, with the first reason in `why` in short; empty if none is lost."""
+    return f" {lost} of {total} cells without result: {why[0].partition(';')[0]}." if why else ""
 
 
 def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisColumn], total: int) -> list[str]:
