@@ -132,9 +132,9 @@ MAX_MIN = Sharing("max_min")
 
 
 def limiting_links(routes: Ranks, capacity: Floats) -> Ranks:
-    """Return routes without the links that cannot limit any flow, if all flows use one of these routes.
+    """Return routes without links that cannot limit a flow, if all flows use one of these routes.
 
-    A link cannot if all routes through it share another link of at most its capacity, as that link is full before.
+    A link cannot if the link before or behind it is the same on all routes through it, and has at most its capacity.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def limiting_links(routes: Ranks, capacity: Floats) -> Ranks:
 
     Examples
     --------
-    >>> limiting_links(np.array([[0, 1, 2], [3, 1, 4]]), np.array([2.0, 3.0, 1.0, 2.0, 2.0]))
+    >>> limiting_links(np.array([[0, 1, 2], [3, 1, 4]]), np.array([4.0, 3.0, 1.0, 4.0, 5.0]))
     array([[ 1,  2],
            [ 1, -1]])
     """
