@@ -48,11 +48,11 @@ def test_latencies_are_of_light_between_coordinates(tmp_path):
 
 def test_gml_is_read_alike(tmp_path):
     path = tmp_path / "zoo.gml"
-    path.write_text('Creator "x"\ngraph [\n  node [ id 4 label "A" ]\n  node [ id 2 label "B" ]\n'
-                    "  edge [ source 4 target 2 LinkSpeedRaw 8000 ]\n]\n")  # fmt: skip
+    path.write_text('Creator "x"\ngraph [ node [ id 4 ] node [ id 2 ] edge [ source 4 target 2 LinkSpeedRaw 8000 ] ]')
     assert kind_of(path) == "graphml"
     graph = read_graphml(path, latency=0.25)
     assert graph.edges[1, 0] == {"latency": 0.25, "bandwidth": 1000.0, "kind": "wan"}
+    assert graph.graph["remarks"] == ["bandwidth counts in byte/s: a link has 1000"]
     path.write_text("graph [ node [ id ] ]")
     with pytest.raises(InputError, match="is not a graph that networkx reads"):
         read_graphml(path, latency=0.25)

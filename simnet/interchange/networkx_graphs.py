@@ -94,7 +94,8 @@ def read_nodelink(path: str | Path) -> Graph:
     graph.graph.setdefault("hosts", hosts)
     gap = None if "hosts_forward" in graph.graph else Routes(graph).gap()
     if gap is not None and len(graph) == hosts:
-        graph.graph |= {"hosts_forward": True, "remarks": ["hosts pass on messages, as the graph has no switches"]}
+        graph.graph["hosts_forward"] = True
+        graph.graph.setdefault("remarks", []).append("hosts pass on messages, as the graph has no switches")
     elif gap is not None and nx.has_path(graph, *gap):
         rule = "hosts pass on nothing unless the graph has hosts_forward"
         refuse(f"there is no route from host {gap[0]} to host {gap[1]}: {rule}")
@@ -145,9 +146,17 @@ def _refuse(file: str, message: str, field: str | None = None) -> NoReturn:
 
 
 def _check_hosts(graph: Graph, file: str) -> int:
-    """Return the number of hosts; InputError if the graph is not a valid topology."""
+    """Return the number of hosts, and remark on values of another unit; InputError if the topology is not valid."""
     with refuse_values(file=file):
-        return check_graph(graph)
+        hosts = check_graph(graph)
+    links = [one for _, _, one in graph.edges(data=True)]
+    longest = max((one["latency"] for one in links), default=0.0)
+    slowest = min((one["bandwidth"] for one in links), default=0.0)
+    said = [f"latency counts in seconds: a link has {longest:g}"] * (longest >= 1)
+    said += [f"bandwidth counts in byte/s: a link has {slowest:g}"] * (0 < slowest < 10_000)
+    graph.graph.pop("remarks", None)
+    graph.graph |= {"remarks": said} if said else {}
+    return hosts
 
 
 def _read_json(text: str, file: str) -> object:
