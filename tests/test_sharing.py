@@ -207,7 +207,7 @@ def test_the_page_has_the_exponents_and_errors_that_were_found():
         ]
         for one in EXPONENTS
     }  # fmt: skip
-    said = PAGE.read_text(encoding="utf-8").partition("predicted times is")[2].partition("shares of BBR")[0]
+    said = PAGE.read_text(encoding="utf-8").partition("predicted times is")[2].partition("In ten such")[0]
     short = sorted(one["with_buffer"].median for one in shares.duration_errors().values())
     deep = [shares.errors(deep=True)[one][law].median for law in shares.LAWS[:2] for one in ("reno", "cubic")]
     assert re.findall(r"(\d+)(?= to|\s%)", said) == [f"{100 * one:.0f}" for one in short[::2] + deep]
