@@ -255,18 +255,19 @@ class Stack:
         """Return how many earlier rounds may be incomplete when a rank enters each round; 0 outside of ring steps."""
         if self.rounds == 1:
             return [0] * len(rounds)
-        rings = in_rings(rounds)
         return [
-            self.rounds - 1
-            if number and ring and rings[number - 1] and _continues_phase(rounds[number - 1], one)
-            else 0
-            for number, (one, ring) in enumerate(zip(rounds, rings, strict=True))
+            self.rounds - 1 if number and len(one) and _continues_ring(rounds[number - 1], one) else 0
+            for number, one in enumerate(rounds)
         ]
 
 
-def _continues_phase(before: Round, one: Round) -> bool:
-    """Return whether a round has the same `phase` label as the round before it, and begins without computing."""
-    return one.phase == before.phase and not np.any(one.compute)
+def _continues_ring(before: Round, one: Round) -> bool:
+    """Return whether a round has the ranks and `phase` label of the round before it, and begins without computing."""
+    return one.phase == before.phase and not np.any(one.compute) and _same_ranks(before, one)
+
+
+def _same_ranks(one: Round, other: Round) -> bool:
+    return one is other or (np.array_equal(one.src, other.src) and np.array_equal(one.dst, other.dst))
 
 
 def of_rings(schedule: Schedule) -> list[bool]:
@@ -281,10 +282,7 @@ def of_rings(schedule: Schedule) -> list[bool]:
 
 def in_rings(rounds: Sequence[Round]) -> list[bool]:
     """Return for each round whether a neighbouring round has the same pairs of ranks, as steps of a ring have."""
-    same = [
-        one is other or (np.array_equal(one.src, other.src) and np.array_equal(one.dst, other.dst))
-        for one, other in itertools.pairwise(rounds)
-    ]
+    same = [_same_ranks(one, other) for one, other in itertools.pairwise(rounds)]
     before, behind = [False, *same], [*same, False]
     return [bool(len(one)) and (before[at] or behind[at]) for at, one in enumerate(rounds)]
 
