@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from simnet.base.units import format_seconds
 from simnet.report.columns import Fields
 from simnet.report.paired import TIE, fastest
 from simnet.report.wording import lead_text, listed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = (
     *("loss", "accuracy", "worst_worker_accuracy", "best_loss", "best_accuracy", "target_accuracy"),

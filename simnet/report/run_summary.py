@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from simnet.base.arrays import PERCENTS, percentiles, significant
@@ -28,6 +27,9 @@ from simnet.report.run_setup import stack_summary, stop_summary
 from simnet.report.summary import json_value
 from simnet.training.job.record import EXPLORE, MAIN, Interruption, JobShare
 from simnet.training.job.steady import SteadyPart, common_start, steady_part
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
@@ -91,6 +93,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
 
     Examples
     --------
+    >>> import pandas as pd
     >>> fast = pd.DataFrame({"iteration": [0, 1], "start_s": [0.0, 1.0], "iteration_s": 1.0, "compute_s": 0.5,
     ...     "select_s": 0.0, "communicate_s": 0.5, "wait_s": 0.0, "bytes_sent_B": 1e6, "choice": ["AG", "ART-Ring"],
     ...     "density": 0.01, "latency_s": 0.01, "bandwidth_Bps": [1.25e9, 1.25e8]})
@@ -184,6 +187,7 @@ def learnt_by(
 
     Examples
     --------
+    >>> import pandas as pd
     >>> frame = pd.DataFrame({"start_s": [0.0, 1.0], "iteration_s": 1.0, "compute_s": 0.5, "loss": [0.9, 0.4],
     ...     "accuracy": [0.7, 0.9]})
     >>> one = learnt_by({"AG": frame}, target=0.8)["AG"]
@@ -203,6 +207,7 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
 
     Examples
     --------
+    >>> import pandas as pd
     >>> frame = pd.DataFrame({"iteration": [0, 1, 1], "purpose": ["train", "explore", "train"],
     ...     "start_s": [0.0, 1.0, 3.0], "iteration_s": [1.0, 2.0, 0.5], "density": [0.1, 0.01, 0.1]})
     >>> with_exploration(frame)[["iteration", "start_s", "iteration_s", "density"]].to_numpy().tolist()
@@ -258,6 +263,7 @@ def spread_summary(iterations: pd.DataFrame) -> Fields | None:
 
     Examples
     --------
+    >>> import pandas as pd
     >>> frame = pd.DataFrame({"iteration_s": [1.0, 2.0, 3.0, 9.0], "select_s": 0.0, "communicate_s": 0.5,
     ...     "wait_s": 0.0})
     >>> spread_summary(frame)["iteration_s"]
@@ -295,7 +301,7 @@ def _policy_summary(every: pd.DataFrame, steady_from: int) -> Fields:
     aside = every["iteration_s"][every["purpose"] == EXPLORE] if "purpose" in every else every["iteration_s"][:0]
     start, duration = frame["start_s"].to_numpy(), frame["iteration_s"].to_numpy()
     # Numbers in place of labels, which would take much memory as a column of their own.
-    codes, labels = pd.factorize(frame["choice"], sort=True)
+    codes, labels = frame["choice"].factorize(sort=True)
     counts = np.bincount(codes, minlength=len(labels))
     switched = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     low, high = (name if name in frame else "select_s" for name in INTERVAL)

@@ -11,10 +11,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Columns, Floats, significant
@@ -38,6 +37,9 @@ from simnet.training.job.local_steps import start_strategy
 from simnet.training.job.loop import first_exchange
 from simnet.training.job.record import PolicyResult
 from simnet.training.job.steady import steady_part
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ENTRIES = 64
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.base.units import finite, format_bytes, format_seconds
@@ -192,7 +191,9 @@ def read_training(job: Job, candidates: Sequence[Candidate]) -> LinkedTraining |
 def link_rates(job: Job) -> Floats:
     """Return the total bandwidth [byte/s] of each worker's links at the start, infinite without links; shape (P,)."""
     routes = job.network(0).links.routes
-    leaving = pd.Series(routes.bandwidth).groupby([source for source, _ in routes.links]).sum()
+    leaving: dict[Any, float] = {}
+    for (source, _), bandwidth in zip(routes.links, routes.bandwidth, strict=True):
+        leaving[source] = leaving.get(source, 0.0) + bandwidth
     return np.array([leaving.get(host, math.inf) for host in job.hosts.tolist()])
 
 

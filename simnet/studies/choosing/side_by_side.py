@@ -9,9 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import InputError
 from simnet.base.progress import track_progress
@@ -28,6 +26,9 @@ from simnet.studies.choosing.answering import COLUMNS, ranking_summary
 from simnet.studies.choosing.ranking import ChooseRequest, held_on_job, rank
 from simnet.training.job.local_steps import RecordedRounds
 from simnet.training.job.running import run_policy
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _UNSHARDED = (
     "job.sharding=null",
