@@ -370,7 +370,7 @@ class Schedule:
 def merge_schedules(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
     """Return one schedule in which several schedules run side by side, round by round, on disjoint sets of ranks.
 
-    It is a call of a collective where one is: of several at once, nothing that looks at calls knows the ranks.
+    The result has collective calls only if there is one schedule, as a `Call` does not record its ranks.
 
     Parameters
     ----------

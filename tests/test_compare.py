@@ -72,9 +72,7 @@ def test_the_lock_gives_the_same_answer(compared, tmp_path):
 
 TRAINING = """
 workers: 2
-network:
-  topology:
-    star: {latency: 1 ms, bandwidth: 1 Mbit/s}
+network: {topology: {star: {latency: 1 ms, bandwidth: 1 Mbit/s}}}
 job:
   gradients:
     train:
@@ -85,9 +83,7 @@ job:
   iterations: 10
   density: 10 %
   compute: {mean: 10 ms}
-exchanges:
-  dense: {scheme: dense}
-  AG: {scheme: topk}
+exchanges: {dense: {scheme: dense}, AG: {scheme: topk}}
 policies: {dense: {fixed: dense}, AG: {fixed: AG}}
 """
 

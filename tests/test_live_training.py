@@ -234,9 +234,7 @@ SCENARIO = (
 name: learning
 seed: 3
 workers: 4
-network:
-  topology:
-    star: {latency: 1 ms, bandwidth: 1 Mbit/s}
+network: {topology: {star: {latency: 1 ms, bandwidth: 1 Mbit/s}}}
 job:
   gradients:
     train:

@@ -33,9 +33,7 @@ job:
   iterations: 12
   density: 5 %
   compute: {mean: 10 ms, spread: 0.1}
-exchanges:
-  AG: {scheme: topk}
-  ART-ring: {scheme: artopk, collective: ring}
+exchanges: {AG: {scheme: topk}, ART-ring: {scheme: artopk, collective: ring}}
 policies:
   AG: {fixed: AG}
   same: {fixed: AG}

@@ -38,33 +38,23 @@ from simnet.training.job.running import run_policy
 TINY = """
 workers: 2
 seed: 5
-network:
-  topology:
-    star: {latency: 1 ms, bandwidth: 1 Gbit/s}
+network: {topology: {star: {latency: 1 ms, bandwidth: 1 Gbit/s}}}
 job:
   parameters: 4000
   iterations: 2
   density: 5 %
   compute: {mean: 1 ms, spread: 5 %}
-exchanges:
-  AG: {scheme: topk}
-  ring: {scheme: artopk}
+exchanges: {AG: {scheme: topk}, ring: {scheme: artopk}}
 """
 TRAINED = (
     """
 workers: 3
 seed: 5
-network:
-  topology:
-    star: {latency: 1 ms, bandwidth: 1 Mbit/s}
+network: {topology: {star: {latency: 1 ms, bandwidth: 1 Mbit/s}}}
 job:
   gradients:
-    train:
-      model: {mlp: {hidden: [10]}}
-      data: {classification: {samples: 300, features: 12, classes: 4, noise: 1.0}}
-      batch: 8
-      evaluate: 2
-      target: 45 %
+    train: {model: {mlp: {hidden: [10]}}, batch: 8, evaluate: 2, target: 45 %,
+            data: {classification: {samples: 300, features: 12, classes: 4, noise: 1.0}}}
   iterations: 16
   density: 0.1
   compute: {mean: 10 ms}

@@ -306,8 +306,8 @@ def explain_write_errors(path: Path, advice: str = "; choose another folder with
 def lock_folder(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[None]:
     """Lock an existing folder; remove temporary files that killed processes left there and in its subfolders `below`.
 
-    Raises InputError, with `what` works there, if another process holds the lock; file systems without locks are not
-    locked.
+    Raises InputError if another process, which the message calls `what`, holds the lock. On a file system without locks
+    nothing is locked.
     """
     if sys.platform == "win32":
         yield

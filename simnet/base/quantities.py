@@ -1,8 +1,7 @@
 """Type hints for quantities: how a number is written in a scenario file, and which values are allowed.
 
 A parameter annotated ``latency: Seconds`` is a float in Python and the text ``10 ms`` in a scenario, whose fields
-derive from the signatures they configure (`simnet.scenario.parts`). Unit, bounds and default are stated once, in the
-signature.
+derive from the signatures they configure (`simnet.scenario.parts`). Only the signature states unit, bounds and default.
 """
 
 from __future__ import annotations

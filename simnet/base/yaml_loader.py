@@ -138,8 +138,8 @@ UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
 def validation_message(one: ErrorDetails, got: str, names: Iterable[str] | None, fields: Iterable[str] = ()) -> str:
     """Return the message of a pydantic error in plain words.
 
-    `got` is the value as text, `names` are the fields that there are where one is unknown, `fields` those of a mapping
-    that may stand there.
+    `got` is the value as text. For an unknown field the message suggests the nearest of `names`; where a mapping is
+    allowed, it lists the `fields` of that mapping.
     """
     kind, context, within = one["type"], one.get("ctx", {}), ", ".join(fields)
     if kind == "value_error":

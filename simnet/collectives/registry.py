@@ -52,9 +52,9 @@ class Collective:
     name : str
         Its name in `simnet time`, ``simnet convert`` and `simnet.collectives`.
     operation : str
-        What it achieves.
+        The operation, such as ``all_reduce``.
     algorithm : str
-        How; one of a kind among those of the operation. Options of schemes have this name.
+        The algorithm, such as ``ring``; unique within the operation. Options of schemes use this name.
     function : callable
         ``(n_ranks, nbytes, ...) -> Schedule``. Bytes are those of the vector; what a rank contributes to an
         all-gather, or sends to each other in an all-to-all.
@@ -65,7 +65,7 @@ class Collective:
     cost : callable, optional
         Closed form ``(alpha, beta, M, N)`` -> seconds on idle links that are all alike.
     ranks, exact : Ranks
-        For which numbers of ranks it is valid, and for which its closed form is what the network says on an idle star.
+        Numbers of ranks for which it is valid, and for which its closed form equals the simulated time on an idle star.
     nccl : str
         NCCL's name.
     mpi : tuple of str
@@ -73,7 +73,7 @@ class Collective:
     calibrated : bool
         Whether a calibration considers it for measurements that do not name their algorithm.
     offered : {"always", "on nodes", "never"}
-        When `simnet choose` weighs it unasked.
+        When `simnet choose` compares it by default.
     """
 
     name: str
@@ -263,11 +263,11 @@ def unknown_collective(what: str, name: object, allowed: Iterable[str]) -> Value
     Parameters
     ----------
     what : str
-        What it is the name of.
+        What the name should be, such as ``algorithm``.
     name : object
-        What is given: a name or an algorithm.
+        The name or algorithm that was given.
     allowed : iterable of str
-        The names that there are.
+        The known names.
     """
     for registered in plugins.plugin_names("collectives"):
         if str(name) == registered or str(name).endswith(f"_{registered}"):

@@ -52,8 +52,8 @@ def write_goal(schedule: Schedule, path: str | Path) -> None:
     Each rank's round is a ``calc`` (its compute, in nanoseconds) that requires the ``calc`` and the messages of its
     round before, followed by the sends and receives of this round. Bytes are rounded. The tag of a message is its
     number in the schedule, from 0, so that a receive matches no other message of its pair. InputError if the file
-    cannot be written, ValueError if a message has 1e18 bytes or a rank computes for 1e9 seconds: the format's numbers
-    are shorter.
+    cannot be written, ValueError if a message has 1e18 bytes or a rank computes for 1e9 seconds, the limits of the
+    format.
     """
     with explain_write_errors(Path(path), advice=""), Path(path).open("w", encoding="ascii", newline="\n") as out:
         out.write(f"num_ranks {schedule.n_ranks}\n")

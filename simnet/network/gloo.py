@@ -22,7 +22,7 @@ def arrange_calls(schedule: Schedule, pieces: int) -> Schedule:
     """Return a schedule in which broadcasts and ring all-reduces send the messages that gloo sends.
 
     A broadcast goes from rank v < 2^i to rank v + 2^i in round i, counted from the root. In an all-reduce rank r sends
-    to rank r - 1, messages of `LONGEST_SEGMENT` at most; `pieces` are those into which steps of rings are cut later.
+    to rank r - 1, messages of `LONGEST_SEGMENT` at most; Ring steps are later cut into `pieces` messages.
 
     Examples
     --------

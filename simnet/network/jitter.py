@@ -62,9 +62,9 @@ class Delays:
     Parameters
     ----------
     jitter : callable or None
-        Draws them; None for no extra latency.
+        Function that draws the delays; None for no random delay.
     draws : callable
-        Returns a fresh generator.
+        Returns a new random generator in the same state each time.
     count : int
         Number of messages.
     beside : array_like of float, shape (count,)

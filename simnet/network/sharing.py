@@ -7,8 +7,8 @@
     Weighted max-min: rates on a shared link go as ``rtt ** -exponent``. Reno and CUBIC respond to loss at a full
     buffer, whose wait is part of their round trips; additive increase with synchronised halving gives Reno the exponent
     2 [2]_. BBR keeps two round trips without queueing in flight [3]_, so longer ones get more, up to the buffer. This
-    holds for long transfers. Where a full buffer waits longer than the longest round trip (Reno and CUBIC), and for
-    short transfers with BBR, max-min is nearer to measurements: `docs/topologies.md`.
+    holds for long transfers. Where a full buffer delays packets by more than the longest round trip (Reno and CUBIC),
+    and for short transfers with BBR, max-min is closer to measurements: `docs/topologies.md`.
 
 References
 ----------

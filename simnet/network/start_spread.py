@@ -92,7 +92,7 @@ def start_spread(
     hosts : ndarray of int, shape (P,)
         The host of each rank.
     start : float
-        The moment from which all else counts [s].
+        The time from which all other times count [s].
     ready : array_like, shape (P,)
         When each rank may enter, or begins to compute [s after the start].
     computing : Computing, optional

@@ -1,7 +1,7 @@
 """Transport protocols under packet loss and under incast, where many hosts send to one.
 
-Both are plain numbers that a network applies to max-min shares: a rate limit of a transfer, and a capacity factor of a
-link. Without loss and with one sender at a time they change nothing.
+Both act on max-min shares: loss limits the rate of a transfer, incast reduces the capacity of a link. Without loss and
+with one sender at a time they change nothing.
 """
 
 from __future__ import annotations

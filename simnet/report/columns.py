@@ -1,8 +1,7 @@
 """Columns of all tables and JSON that commands write. A column's name means the same quantity everywhere.
 
 They stand in ``simnet/data/columns.csv``. Names end in their units. In JSON a name is that in a row, or the path to the
-value in an object, as ``memory.peak_B``; NAME stands for what a user named, such as a policy, or for one of several
-options.
+value in an object, as ``memory.peak_B``; NAME stands for a name that a user chose, such as a policy, or an option.
 """
 
 from __future__ import annotations

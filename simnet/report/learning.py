@@ -1,6 +1,6 @@
 """Training results of policies: final and best loss and accuracy, and the time to a target accuracy.
 
-Time to a target is made of two things: how many iterations it takes, and how long an iteration takes. So there are two
+The time to a target depends on how many iterations are needed and how long an iteration takes, so there are two
 efficiencies. The *statistical* one is the number of iterations that the reference, the first policy, needed to the
 target over those of a policy: 1 if its updates are worth as much. The *parallel* one is the share of the simulated time
 in which workers compute gradients to train with: 1 if exchanging took no time and nothing was explored.

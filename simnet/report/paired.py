@@ -1,11 +1,11 @@
 """Comparison of policies over several seeds: the fastest, its lead, and the policies tied with it.
 
-All policies of a seed meet the same gradients, compute times and weather, so it is their differences seed by seed that
-tell them apart, however much the seeds differ. For a mean over seeds, and for a mean of such differences, the interval
-is that of Student's t. Differences are from the policy with the least mean. As there are several, each interval is at
-the level that makes all of them hold together (Bonferroni), and the policy that is truly the fastest is among the
-first and those tied with it at least as often as the level says, even though the first is found from the same seeds:
-it is lost only if its difference from some other policy is outside the interval of that pair.
+All policies of a seed get the same gradients, compute times and weather. So policies are compared by their differences
+for each seed, however much the seeds differ. For a mean over seeds, and for a mean of such differences, the interval is
+that of Student's t. Differences are from the policy with the least mean. As there are several, each interval is at the
+level that makes all of them hold together (Bonferroni), and the policy that is truly the fastest is among the first and
+those tied with it at least as often as the level says, even though the first is found from the same seeds: it is lost
+only if its difference from some other policy is outside the interval of that pair.
 
 With few seeds the percentile bootstrap, which knows no tails but those it has seen, gives intervals that are too short;
 ``docs/comparing.md`` has both beside what they should hold, and where neither does.

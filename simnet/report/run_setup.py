@@ -40,8 +40,7 @@ def software_of(network: Network) -> CalibratedSoftware | None:
 def calibration_summary(network: Network, sent: Mapping[str, Iterable[tuple[Schedule, Ranks]]]) -> Fields | None:
     """Return the entry on calibration for summary.json: cluster file, stack, and accuracy of each kind of call.
 
-    `sent` has the schedules of each exchange with the hosts of their ranks. None unless the network is a calibrated
-    cluster.
+    `sent` has the schedules of each exchange with the hosts of their ranks. None if the network is not calibrated.
     """
     if (software := software_of(network)) is None:
         return None

@@ -1,9 +1,9 @@
 """Summary of a run: each policy's times and their parts, the fastest policy and its lead, and switches.
 
-Totals are over the iterations; the breakdown is the mean over workers. Regret is the time a policy lost against the
-bound: the one-step oracle, which takes the best exchange of each iteration, and which a policy can come out ahead of
-over a job. Numbers are rounded to twelve significant digits, so that the last bits, which differ between machines, do
-not show.
+Totals are over the iterations; the breakdown is the mean over workers. Regret is the time that a policy loses against
+the one-step oracle (the bound), which takes the best exchange of each iteration; over a whole job a policy can still be
+faster than this oracle. Numbers are rounded to twelve significant digits, so that the last bits, which differ between
+machines, do not show.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class RunFacts:
     """Facts that a run's summary states but its table of iterations lacks; None or empty if unknown.
 
     `setup` are entries of the summary, of which those that are None are left out: by default an unnamed scenario, seed
-    0 and stack ideal. `bound` is the policy that regret is measured against, `held` what a worker holds under each
-    policy, `target` the accuracy whose time is reported, by default 99 % of the best of policy `reference`. `starts`
-    returns how far the times of given policies depend on start times.
+    0 and stack ideal. `bound` is the policy against which regret is measured, `held` the memory of a worker under each
+    policy, `target` the accuracy to which the time is reported, by default 99 % of the best accuracy of policy
+    `reference`. `starts` returns how much the times of given policies vary with start times.
     """
 
     setup: Mapping[str, Any] = field(default_factory=dict)

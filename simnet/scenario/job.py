@@ -49,7 +49,7 @@ _TRIAL_ENTRIES = 16
 def build_job(config: schema.Config, stages: Stages | None, found: Findings, *, elsewhere: bool = False) -> Job | None:
     """Return the job of a scenario whose defaults are filled in; None on errors, which `found` collects.
 
-    `stages` are its networks, None if these are wrong. Memory of workers that live `elsewhere` is not counted.
+    `stages` are its networks, None if they have errors. Memory of workers that run `elsewhere` is not counted.
     """
     given = config.job
     device = build_device(given, found)

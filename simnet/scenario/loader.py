@@ -158,9 +158,9 @@ class Document:
     def problem(self, loc: Sequence[str | int], message: str, cause: str = "") -> InputError:
         """Return an InputError with file, line and field of the value at `loc`, or of the field `cause` within it.
 
-        If it is not in the file, the error is at the last part of `loc` that is. In a shipped scenario, which the user
-        has not written, it is at the option that caused it, if that is known; in the one that stands for none it is
-        otherwise nowhere.
+        If the file lacks the value, the error names the deepest part of `loc` that the file has. For a shipped
+        scenario, which the user did not write, it names the option that caused the error if that is known; for the
+        default scenario it otherwise names no place.
         """
         known, node, beyond = self._follow(loc)
         # Below a text that is a choice, places are those of the mapping that it stands for.

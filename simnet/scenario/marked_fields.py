@@ -19,11 +19,11 @@ class MarkedField(NamedTuple):
     Parameters
     ----------
     name, key : str
-        Of the flag, and of the field that it sets; None where that depends on the scenario.
+        Name of the flag, and key of the field that it sets; None where the key depends on the scenario.
     metavar, panel, help : str
-        What stands for a value, the group in help, and a line about it.
+        Placeholder for the value, group in the help, and help line.
     unit : str
-        Of a value that is a number.
+        Unit of a value that is given as a bare number.
     """
 
     name: str
@@ -77,7 +77,7 @@ def overrides_of(source: str | Path, fields: Mapping[str, object], overrides: Se
         By the names of `MARKED_FIELDS`: text with units, or numbers in SI units; None where not given. Names of files
         start at the working directory.
     overrides : sequence of str
-        What ``--set`` sets before.
+        Assignments of ``--set`` that are applied first.
 
     Raises
     ------

@@ -196,9 +196,9 @@ def run_policies(
 ) -> Iterator[tuple[K, str, Outcome]]:
     """Run the policies of scenarios, in parallel processes if that is faster; yield each outcome as it ends.
 
-    Policies of a scenario share their gradients as far as no processor is idle. Results depend neither on that nor on
-    the number of processes: `jobs`, or one per processor, fewer if memory is short. With `workers_on`, where simulated
-    workers live as of `simnet.training.job.running.workers_in_shards`, policies run one by one.
+    Policies of a scenario run in one process and share its gradients, unless a processor would then be idle. Results
+    depend neither on that nor on the number of processes: `jobs`, or one per processor, fewer if memory is short. With
+    `workers_on`, the shards of `simnet.training.job.running.workers_in_shards`, policies run one by one.
     """
     efforts = {key: sum(map(task.run.effort, task.run.policies)) for key, task in tasks.items()}
     total = sum(efforts.values())

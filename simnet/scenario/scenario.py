@@ -52,9 +52,9 @@ from simnet.training.job.loop import ColocatedJob
 class Run:
     """Job and its policies by name, in the order of the scenario, ready to run.
 
-    Regret is measured against `bound`, the one-step oracle that takes all exchanges into account. Of the first
-    `timeline` iterations every message is kept. An exchange, or another job, has so many `messages`. The run may take
-    `limit` bytes, of which each of its processes takes `fixed` beside the arrays of policies.
+    Regret is measured against `bound`, the one-step oracle that takes all exchanges into account. Every message of the
+    first `timeline` iterations is recorded. `messages` has the number of messages of each exchange and of each other
+    job. The run may use `limit` bytes of memory; each process uses `fixed` bytes in addition to the arrays of policies.
     """
 
     job: Job

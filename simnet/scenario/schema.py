@@ -1,7 +1,7 @@
 """Fields of a scenario: one class per part, in the order of the file.
 
-Where there is a choice of kinds, the kind is the key: ``topology: {star: {...}}``. It is long, so that all fields stand
-on one page.
+Where there is a choice of kinds, the kind is the key: ``topology: {star: {...}}``. It is long, to have all fields on
+one page.
 """
 
 from __future__ import annotations

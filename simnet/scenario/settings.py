@@ -187,7 +187,7 @@ class Override(str):
 def apply_fields(document: Document, fields: Mapping[str, object], before: Sequence[str] = ()) -> list[str]:
     """Apply the values of command-line flags (marked fields) to a document, and return the assignments made.
 
-    What `before` set inside of a field that a marked one replaces is set again.
+    If a flag replaces a field of which `before` had set a part, that part is set again.
     """
     known = {one.name: one for one in MARKED_FIELDS}
     for name in fields:

@@ -77,9 +77,9 @@ class ARCTopk(Tracking, is_restartable=False, by_tensors=True, reads_gradients=F
     It is added up anew each time, where the released code adds the rows to what it has: they differ by rounding. Wires
     ``paper`` and ``released`` are the same.
 
-    Of a sample (``scale``) sketches are those of the tensors with the ``true_shapes``; without, matrices have as many
-    times more rows. A stretch of a sample is cut into as many rows as its tensor has, or as it has entries, and rows of
-    all tensors together are as large a share of it as of the model.
+    If the gradient is a sample (``scale``), sketches have the sizes that the model's tensors (``true_shapes``) have;
+    without these, a matrix is taken to have ``scale`` times as many rows. The sampled entries of a tensor are cut into
+    as many rows as the tensor has, at most one row per entry, and the same share of all rows is sent as of the model.
 
     References
     ----------

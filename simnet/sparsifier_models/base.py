@@ -71,7 +71,7 @@ class Sparsifier(ABC):
     option_type : type of Options
         Its options, with defaults.
     traits : Traits
-        What others ask of it; of an instance, with its options.
+        Properties that jobs and reports query; for an instance they take its options into account.
     options : Options
         The options in force.
     layers : tuple of (str, int)
@@ -259,12 +259,12 @@ class Sparsifier(ABC):
         Parameters
         ----------
         gradients : ndarray of float32, shape (P, n), or callable
-            Fresh gradients, without residual. Or what adds them, in place, to such an array.
+            Fresh gradients without the residual, or a function that adds them in place to an array of that shape.
         overwrite : bool
-            If true, the caller gives the gradients away, and keeps no arrays of `save`. Sums with the residual take the
-            place of the residual, unless somebody read it, or else of the gradients. `spare` then returns the array
-            that is left over. If the exchange is refused, there is no residual any more. If false, no array of the
-            caller is modified.
+            If false, no array of the caller is modified. If true, the exchange may overwrite `gradients` and arrays
+            that `save` returned: gradient plus residual is stored in the residual's array or, if that was read, in that
+            of the gradients, and `spare` then returns the array that is no longer needed. If such an exchange is
+            refused, the residual is lost.
 
         Raises
         ------
@@ -400,8 +400,7 @@ class Sparsifier(ABC):
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         """Carry out one exchange; the caller then adds the statistics that all schemes have in common.
 
-        `corrected` (P, n) is gradients plus residuals, all finite; it becomes the new residuals. `gradients` are not
-        modified.
+        `corrected` (P, n), gradients plus residuals, all finite, becomes the new residuals. `gradients` stay unchanged.
         """
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:

@@ -1,7 +1,7 @@
 """Base of threshold schemes that carry thresholds between exchanges (ExDyna, MiCRO, SAGE, hard threshold).
 
-Published codes start at 1 / (2 sqrt(k)), which suits gradients of one magnitude. Of others it selects up to all, for
-hundreds of iterations where the threshold is scaled by half a per cent in each, and for ever where it stays.
+Published codes start at 1 / (2 sqrt(k)), which suits gradients of one magnitude. For others it may select all entries:
+for hundreds of iterations if the threshold changes by half a per cent in each, and for ever if it is constant.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class CarriedThresholdOptions(UnionReducedOptions):
     Parameters
     ----------
     start : {"estimated", "published", "exact"}
-        First threshold, unless one is given: what k entries of the worker's own gradient reach by a sample of it;
-        1 / (2 sqrt(k)), as published; or the k-th largest magnitude, as in earlier versions of the code of MiCRO. A
-        change of density starts again, but from 1 / (2 sqrt(k)).
+        First threshold, unless one is given: the k-th largest magnitude of the worker's gradient, estimated from a
+        sample; 1 / (2 sqrt(k)), as published; or the exact k-th largest magnitude, as in earlier versions of the code
+        of MiCRO. After a change of density only ``published`` keeps its threshold.
     """
 
     start: Literal["estimated", "published", "exact"] = "estimated"

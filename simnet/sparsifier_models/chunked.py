@@ -86,13 +86,13 @@ class Chunked(Sparsifier, fixed_volume=True, by_tensors=True, memory_factor=(0.7
     Tensors are those of ``layers``: matrices if their rows and columns are given, else vectors; without layers the
     gradient is one vector.
 
-    Of a sample (``scale``) messages and kernels are those of the tensors with the ``true_shapes``. What is selected
-    from are runs of the sample of about as many entries as a block. Of all runs together as large a share is kept as of
-    the blocks; of short ones, some keep nothing. What is transformed is a run, along its one axis. Without true shapes
-    a tensor has ``scale`` times as many blocks as its layer.
+    If the gradient is a sample (``scale``), messages and kernels are those of the model's tensors (``true_shapes``;
+    without these, a tensor has ``scale`` times as many blocks as its layer). Entries are selected from runs of the
+    sample that are about as long as a block, and a transform works on a run. The same share of all entries is kept as
+    of the blocks; of short runs some keep nothing.
 
-    What the mean over contributors makes of an entry that few sent exceeds what the workers lost of it, so that mass is
-    not conserved: ``lost`` is the norm of P times the update less what all sent. With ``mean_over="workers"``, and no
+    With the mean over contributors, P times the update of an entry that few workers sent exceeds the sum that they
+    sent. So mass is not conserved: ``lost`` is the norm of this difference. With ``mean_over="workers"``, and no
     transform, it is conserved.
 
     All tensors are selected from before the first message, which is assumed.

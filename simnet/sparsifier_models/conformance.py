@@ -22,15 +22,16 @@ _TINY = float(np.finfo(np.float32).smallest_subnormal)
 def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: float = 4.0) -> list[Exchange]:
     """Exchange each batch of gradients by the scheme that `make` creates; check and return the exchanges.
 
-    What goes in comes out or stays, at every index, if the scheme conserves it; otherwise the loss is measured. All
-    statistics are finite and follow from what was exchanged. What is given is not changed. A second scheme made alike
-    does the same, and so does a third that takes over the saved state of the first after each exchange. As many bytes
-    arrive as leave, and one worker on its own sends none.
+    If the scheme conserves mass, the sum of gradients at every index equals what was applied plus the residuals;
+    otherwise the statistic ``lost`` must be the difference. All statistics must be finite and agree with the exchange.
+    Arguments must not be modified. A second scheme made the same way must give the same exchanges, and so must a third
+    that loads the saved state of the first after each exchange. As many bytes must arrive as leave, and a single worker
+    must send none.
 
     Parameters
     ----------
     make : callable
-        Returns a scheme; each call one of its own, all alike.
+        Returns a new scheme; all calls return equal ones.
     batches : sequence of ndarray of float32, shape (P, n)
         Gradients, one array for each exchange.
     rounding : float

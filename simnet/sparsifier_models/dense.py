@@ -96,8 +96,8 @@ class FP16Options(DenseOptions):
 class FP16(Dense, overlaps=True, keeps_residual=True, costs=(fp16,)):
     """Dense all-reduce in half precision. The density has no effect.
 
-    A worker casts before its first message and back after the last one, which is assumed. With error feedback, which is
-    on by default, nothing gets lost but what sums in half precision round off. Frameworks go without:
+    A worker casts before its first message and back after the last one, which is assumed. With error feedback, the
+    default, only rounding of sums in half precision is lost. Frameworks have no error feedback:
     ``error_feedback=False``, ``accumulation="half"`` is PyTorch's compression hook.
 
     References

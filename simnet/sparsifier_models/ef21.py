@@ -58,11 +58,11 @@ class EF21(
     Every worker has a tracker g_i, and all have the mean g of these, which is the update: it is dense. A worker sends
     c_i = C(gradient - g_i), and g_i takes it in. The first exchange is dense: g_i begins as the gradient.
 
-    With EF21+ what a worker sends may replace its tracker, which a byte says. Receivers then take off what they have of
-    that worker: each keeps the trackers of all.
+    With EF21+ a message may replace the worker's tracker instead of changing it; a byte says which. For this, every
+    worker stores the trackers of all.
 
-    The wire ``released`` counts what the released code counts, values alone: too little, as indices and flags have to
-    travel. Without error feedback C(gradient) is sent, and the mean of these applied.
+    The wire ``released`` counts values only, as the released code does; that is too little, as indices and flags must
+    be sent, too. Without error feedback C(gradient) is sent, and the mean of these applied.
 
     References
     ----------

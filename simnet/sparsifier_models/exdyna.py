@@ -26,9 +26,9 @@ from simnet.sparsifier_models.selection import Indices, Values, above
 def start_factor(ratio: float, exchange: int) -> float:
     """Return the factor by which the threshold changes in the first exchanges after an estimate; not in the paper.
 
-    While residuals fill, the magnitude that k entries reach grows by at most 1 / t in exchange t. The threshold may
-    follow by that, which soon is less than the published step. `ratio` is the selected entries over k.
-    From the published start a threshold takes 200 ln f iterations to get where it belongs, a factor f away.
+    While residuals build up, the k-th largest magnitude grows by at most a fraction 1 / t in exchange t. The threshold
+    may grow by as much, which soon is less than the published step. `ratio` is the number of selected entries over k.
+    With the published steps a threshold takes 200 ln f iterations to change by a factor f.
     """
     return math.exp(float(np.clip(math.log(ratio) / 8, -1 / exchange, 1 / exchange)))
 

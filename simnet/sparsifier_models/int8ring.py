@@ -41,9 +41,10 @@ class Int8Ring(
 ):
     """Ring all-reduce of one byte per entry, without error feedback. The density has no effect.
 
-    The gradient is cut into 2 P chunks, two to a worker; where that does not go up, the last ones are shorter, which
-    the released code refuses. In the reduce-scatter each hop adds what a chunk's codes stand for and quantises the sum
-    anew. Its owner divides by P, quantises, and keeps what that stands for; the all-gather quantises anew at each hop.
+    The gradient is cut into 2 P chunks, two per worker; if n is not divisible, the last ones are shorter (the released
+    code refuses this). In the reduce-scatter each hop decodes a chunk, adds its own entries and quantises the sum
+    again. The owner of a chunk divides by P, quantises, and stores the decoded result; the all-gather quantises at each
+    hop.
 
     Hence workers end up with unlike results, the ``replicas`` of the exchange. The update is their mean: P times it is
     what all workers apply together, so that ``lost`` says what of the gradients they do not apply.

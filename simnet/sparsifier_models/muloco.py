@@ -79,8 +79,8 @@ class MuLoCo(
     and float32 numbers beside them (``topk``: indices of 8 bytes), the wire ``released``. With ``compat="released"``
     the gain does not count without error feedback.
 
-    Of a sample (``scale``) messages are those of the tensors with the ``true_shapes``; without, matrices have sqrt(s)
-    times as many rows. Rows of a sample are one.
+    If the gradient is a sample (``scale`` s), messages are those of the model's tensors (``true_shapes``); without
+    these, a matrix is taken to have sqrt(s) times as many rows. The sample of a tensor is quantised as one row.
 
     Statistics of its own: ``contributed``, shape (P,), bytes of a worker's compressed vector and of what describes
     it.

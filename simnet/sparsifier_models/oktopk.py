@@ -2,8 +2,8 @@
 
 Entries are picked by thresholds, local and global, that are computed exactly once in tau' iterations and re-used
 between. Workers split and reduce over regions of about equally many entries; the owner of a region passes on what
-exceeds the global threshold, balanced and all-gathered. A worker keeps all that is not in its own selection and in the
-global one.
+exceeds the global threshold, balanced and all-gathered. Entries that are not in both its own and the global selection
+stay in a worker's residual.
 """
 
 from __future__ import annotations
@@ -79,12 +79,13 @@ class Oktopk(
     thresholds move by a few per cent a step: the number of entries is a variable, and may be several k. A change of
     density recomputes the thresholds, and a worker whose threshold is 0 recomputes its own.
 
-    A worker takes its selection apart when the regions are cut, and adds up its own region when all of the split has
-    come; the reference implementation adds bucket by bucket, while the next one is under way. Then it scans the region,
-    and sizes are gathered. In iterations that recompute, all workers take the top-k of what has been gathered.
+    A worker splits its selection when the regions are cut, and sums its own region when all messages of the split have
+    arrived; the reference implementation sums bucket by bucket while the next one is in flight. Then it scans the
+    region, and sizes are gathered. In iterations that recompute, all workers take the top-k of the gathered entries.
 
-    With ``compat="released"`` and the rules of lstm or bert, a worker looks for its entries in the global selection by
-    a binary search that takes for sorted what is not in iterations that recompute: most are applied and kept as well.
+    With ``compat="released"`` and the rules of lstm or bert, a worker finds its entries in the global selection by
+    binary search, although that selection is not sorted in iterations that recompute. So most of its entries are
+    applied and also kept as residual.
 
     Calls are phases of the schedule: ``cuts`` (all-reduce of the region cuts), ``split sizes`` (all-to-all, on the wire
     ``released`` and if ``hooked``), ``split``, ``sizes`` (all-gather), ``balance``, and ``entries`` (all-gather), which

@@ -81,8 +81,8 @@ class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnir
     machines of their own. Wires ``paper`` and ``released`` are the same.
 
     The last block is as long as others. All slots take their turns together, and what a worker sends an aggregator in a
-    turn is one message; sums are made as blocks come, which takes no time. Of a sample a block stands for ``scale``
-    blocks in one message, so that there are fewer turns than of the model.
+    turn is one message; sums are made as blocks come, which takes no time. If the gradient is a sample, a block stands
+    for ``scale`` blocks in one message, so there are fewer turns than for the model.
 
     Statistics of its own: ``blocks``, shape (P,), that each worker sends; ``union_blocks`` that come back; ``turns``.
 

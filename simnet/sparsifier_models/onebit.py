@@ -46,8 +46,8 @@ class OneBitOptions(GatheredOptions):
     epsilon : float
         What is added to the root of the latter, > 0.
     masked : bool
-        Whether entries whose v is zero are not updated. Signs know no zero, so that such an entry, divided by epsilon
-        alone, goes far astray: as released, unless users give a mask.
+        Whether entries whose v is zero are not updated. A sign is never zero, so such an entry is divided by epsilon
+        alone and gets a huge update, as in the released code unless users give a mask.
     collective : str
         How dense gradients are reduced: an all-reduce of `simnet.collectives.registry`.
     """
@@ -185,9 +185,9 @@ class OneBitAdamOptions(OneBitOptions):
 class OneBitAdam(OneBit, is_restartable=False, costs=(onebit_allreduce, ring_allreduce)):
     """1-bit Adam: one-bit all-reduces of Adam's momentum after a dense warm-up. Apply updates by SGD without momentum.
 
-    In the warm-up gradients are reduced densely, and m and v are those of Adam without bias correction. Then v stays;
-    each worker makes its own m of the common one and its gradient, and the compressed all-reduce of these is the new
-    common m. The update is m / (sqrt v + eps).
+    In the warm-up gradients are reduced densely, and m and v are those of Adam without bias correction. Then v stays
+    constant; each worker updates its copy of m with its gradient, and a compressed all-reduce of the copies gives the
+    new m. The update is m / (sqrt v + eps).
 
     With ``compat="released"`` the first step updates nothing: its gradient is reduced, a compressed all-reduce of zeros
     allocates the memories, and the steps are counted from there. Wires ``paper`` and ``released`` are the same, that of
@@ -264,10 +264,10 @@ class ZeroOneAdam(
     """0/1 Adam: one-bit all-reduces of gradients, then of sums of local steps. Apply updates by SGD without momentum.
 
     First, every ``var_interval`` steps the gradient is reduced densely and enters m and v; in between the compressed
-    all-reduce of the gradients enters m. Later v stays, and workers take local steps: each adds m / (sqrt v + eps) of
-    its own to what it has to say, u. Every ``local_step_interval`` steps the compressed all-reduce of u (sqrt v + eps)
-    takes the place of what all have done since the last one, and its mean over these steps that of m. In the steps
-    between nothing is sent.
+    all-reduce of the gradients enters m. Later v stays, and workers take local steps: each adds its own m / (sqrt v +
+    eps) to a sum u that it has not sent yet. Every ``local_step_interval`` steps the compressed all-reduce of u (sqrt v
+    + eps) takes the place of what all have done since the last one, and its mean over these steps that of m. In the
+    steps between nothing is sent.
 
     Meanwhile workers differ: ``replicas`` of the exchange are what each applies, and the update is their mean. Learning
     rates must stay the same between two exchanges; u is in units of it.

@@ -127,16 +127,16 @@ class PowerSGDOptions(DenseOptions):
 class PowerSGD(Dense, by_tensors=True, keeps_residual=True, state=("queries",), costs=(powersgd,)):
     """PowerSGD: all-reduces of two low-rank factors P and Q of each matrix. The density has no effect.
 
-    Vectors, and layers whose factors would be no shorter than they are, are sent as they are. A worker keeps what
-    decompressing its own contribution leaves of its entries, Algorithm 2; with ``compat="released"`` what the update
-    leaves of them, as in the reference implementation. Both conserve the sum.
+    Vectors, and layers whose factors would not be shorter than the layer, are sent uncompressed. A worker's residual is
+    its entries minus its own decompressed contribution (Algorithm 2) or, with ``compat="released"``, minus the update,
+    as in the reference implementation. Both conserve the sum.
 
     Products are sums of float64 in a fixed order, the same to the bit on every machine. P is orthonormalised column by
     column, by Gram-Schmidt. Q is too, before it is used, which changes neither the range of M Q nor the update, but
     keeps numbers in range; a direction that got lost, as when a gradient is zero, is redrawn.
 
-    At a ``scale`` s, factors are sqrt(s) times as long, and what is not compressed s times. Messages have a layer
-    compressed if one s times as long would be, whatever becomes of its sample.
+    At a ``scale`` s, messages count factors as sqrt(s) times as long, and uncompressed layers as s times as long. In
+    messages a layer is compressed if one s times as long would be, even if its sample is not.
 
     References
     ----------

@@ -72,9 +72,10 @@ class SDP4Bit(TwoHop, state=("memory",), costs=(two_hop_reduce,)):
     of their sums to the other nodes, both rounded at random without bias. A Hadamard transform of 32 entries before,
     and back at the end, makes outliers alike.
 
-    The owner of a shard then sends its weights as codes of how they differ from those that all hold. Here that is the
-    update: what codes lack of it the owner keeps in `memory`, and adds to the next one, as is so with SGD and a
-    constant learning rate. All workers apply the same update, so that their weights stay equal.
+    The owner of a shard then sends the quantised difference between its weights and the copy that all workers hold.
+    Here this difference is the update; its rounding error stays in the owner's `memory` and is added to the next one,
+    which is equivalent under SGD with a constant learning rate. All workers apply the same update, so that their
+    weights stay equal.
 
     Partitions are padded to whole bytes, with the transform to multiples of 32, and their last groups may be short; the
     released code refuses what groups do not divide. Wires ``paper`` and ``released`` are the same.

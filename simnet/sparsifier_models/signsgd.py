@@ -60,12 +60,12 @@ class SignSGD(Sparsifier, fixed_volume=True, sends_all=True, reads_gradients=Fal
 
     One bit knows no zero: an entry of zero is sent as plus. A vote that is tied is drawn by the server.
 
-    The server counts the votes when all have come, and the workers apply what it answers: a pass each, which is
-    assumed.
+    The server counts the votes when all have arrived, and the workers apply the result. Each is assumed to be one pass
+    over the entries.
 
-    A majority is not the mean of what the workers sent. As published nothing is kept then, with or without error
-    feedback, and ``lost`` says how much of the gradients is not applied. With ``vote="mean"`` every worker keeps what
-    its scaled signs leave of its entries (EF-signSGD).
+    A majority is not the mean of the signs sent. As published there is then no residual, with or without error
+    feedback, and ``lost`` is the norm of the gradients that are not applied. With ``vote="mean"`` a worker's residual
+    is its entries minus its scaled signs (EF-signSGD).
 
     References
     ----------

@@ -72,8 +72,8 @@ class GatheredBlock(NamedTuple):
 def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
     """Sum a block's entries over all teams, and keep the k_b largest sums (B-SAG).
 
-    Each team would add in an order of its own, starting with its own entries, so that for d >= 3 results differed in
-    the last bit. Here all have the order of team 0.
+    In a real run each team starts the sum with its own entries, so for d >= 3 their results differ in the last bit.
+    Here all teams sum in the order of team 0.
     """
     union = merged(teams, c)
     return GatheredBlock(union.cut(k_b)[0], union.indices.size, [])
@@ -171,8 +171,9 @@ class SparseMessages(NamedTuple):
 class ReducedBlocks:
     """A batch of blocks of all workers, and the entries that workers send to reduce them.
 
-    As seen from the owner of a block, worker 0, ``sent[i]`` is what the worker i places before it passed on, or kept in
-    the end if i is 0, and ``received[i]`` what it got, in order.
+    Workers are counted backwards from the owner of a block: ``sent[i]`` are the entries that the worker i places before
+    the owner passed on (for i = 0, the entries that the owner kept in the end), and ``received[i]`` those that it
+    received, in order.
 
     Parameters
     ----------

@@ -95,8 +95,8 @@ def by_region(indices: Indices, cuts: Indices) -> Indices:
 def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> tuple[Values, Indices]:
     """Return the sum of all workers' selections, shape (n,), and the number of entries sent, shape (P, P).
 
-    Region r is summed in float32 in the order own, r - 1, r - 2, ...: that of the steps j = 0, 1, 2, ... `rows`, shape
-    (P, n), are not modified. Row r of the entries sent is of worker r.
+    Region r is summed in float32 in the order of the steps j = 0, 1, 2, ...: its owner's entries, those of worker r -
+    1, of r - 2, and so on. `rows`, shape (P, n), are not modified. Row r of the entries sent is of worker r.
     """
     ends = np.array([np.searchsorted(indices, cuts) for indices in chosen])
     workers, reduced = np.arange(len(rows)), np.zeros(rows.shape[1], dtype=np.float32)

@@ -106,9 +106,9 @@ class Thresholded(Gathered, searches_threshold=True):
 class Rule(NamedTuple):
     """Rule by which an implementation of Gaussian-k corrects its threshold.
 
-    Below `low` k entries the threshold is divided by `down`, above `high` k it is multiplied by `up`, at most `steps`
-    times, with `turns` in either direction, else in the one it first took. With `magnitudes` mean and deviation are
-    those of the magnitudes.
+    With fewer than `low` k entries above it, the threshold is divided by `down`; with more than `high` k it is
+    multiplied by `up`; at most `steps` times. Only with `turns` may it change direction. With `magnitudes`, mean and
+    deviation are those of the magnitudes.
     """
 
     low: Fraction

@@ -1,6 +1,6 @@
 """Gradient tracking (EF21): workers send compressed changes of their trackers, and share the mean of all trackers.
 
-A worker's tracker g_i approaches its gradient, or momentum: it takes in what a compressor makes of their difference.
+A worker's tracker g_i approaches its gradient, or momentum: each exchange adds their compressed difference.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class TrackingOptions(Options):
 class Tracking(Sparsifier, memory_factor=(1.9, 8.0), state=("begun", *_STATES)):
     """Base of schemes that compress changes of trackers, which are running approximations of workers' gradients.
 
-    Nothing becomes a residual. What the mean of the trackers lacks of the mean gradient is made up for only as far as
-    later gradients are like this one: ``lost`` is P times that, and mass is not conserved.
+    There is no residual. The difference between the mean gradient and the mean tracker is only corrected as far as
+    later gradients resemble this one, so mass is not conserved: ``lost`` is the norm of P times that difference.
 
     Statistics of its own: ``distance``, shape (P,), of each tracker to what it follows.
     """

@@ -26,8 +26,8 @@ class Traits:
     conserves : bool
         If true, error feedback keeps all that is not applied; else the statistic ``lost`` says how much is neither.
     weights : (float, float)
-        Decay and gain: g_e = decay * residual + gain * gradient. Conserved, or lost, is what g_e holds. A scheme whose
-        gain is not 1 reads gradients.
+        Decay and gain: g_e = decay * residual + gain * gradient. ``conserves`` and ``lost`` refer to g_e. A scheme
+        whose gain is not 1 reads gradients.
     sends_all : bool
         If true, every entry is sent, whatever the density.
     rounds_down : bool
@@ -43,8 +43,9 @@ class Traits:
     reads_gradients : bool
         If true, an exchange looks at the gradients without residuals, which then cannot hold their sums.
     memory_factor : (float, float)
-        Gradients of all workers and of one worker that memory holds in an exchange, at most, beside the gradients with
-        their residuals, if few entries are sent; up to four times those of all workers more if all are.
+        Upper bounds on the memory of an exchange that sends few entries, in addition to the gradients with residuals:
+        in gradients of all workers, and in gradients of one. If all entries are sent, up to four times the former in
+        addition.
     auxiliary_state : tuple of str
         Attributes, arrays with a row for each worker, that hold what it keeps back beside the residual. They follow the
         residual.
@@ -55,23 +56,25 @@ class Traits:
         ``history`` are arrays whose first axis grows. A class has those of its base as well. Exchanges replace arrays,
         and do not change them.
     is_restartable : bool
-        If true, it may begin afresh, as among other workers: no exchange is of another kind for being the first.
+        If true, the scheme can start again, such as after workers left: its first exchange is no different from later
+        ones.
     period : int
-        Exchanges after which a scheme begins anew to adapt what it sends, such as thresholds that it uses again.
+        Number of exchanges after which an adaptation starts again, such as thresholds that are reused in between.
     fixed_volume : bool
         If true, messages depend on the density, and on whose turn it is, alone: not on the gradients.
     separable : bool
-        If true, what is done to a worker's gradient takes no other's and changes nothing else, so that gradients may be
-        `simnet.base.rows.Rows`. Never inherited.
+        If true, the scheme processes each worker's gradient without those of others and without side effects, so
+        gradients may be `simnet.base.rows.Rows`. Never inherited.
     by_tensors : bool
-        If true, it works on the rows and columns of tensors, which a part of a gradient cuts through.
+        If true, the scheme works on rows and columns of tensors, so it cannot run on a part of a gradient that cuts
+        through them.
     overlaps : bool
         If true, an implementation is known that exchanges each bucket of PyTorch's DistributedDataParallel as soon as
         the backward pass has made it, without delaying the backward pass.
     is_third_party : bool
         If true, it is no scheme of simnet, so that its selections are checked and counted. Set for each class.
     codes : Codes
-        How it can send indices and values; by default only as they are.
+        How it can encode indices and values; by default it cannot.
     released_widths : (int, int)
         Bytes of a value and of an index on the wire ``released``.
     hook : simnet.cost_models.costs.hooks.Hook, optional

@@ -133,7 +133,7 @@ class TwoHop(
 ):
     """Base of schemes that reduce in two hops, with the nodes and the messages of both hops and of the all-gather.
 
-    The density does not matter. What rounding takes is not made up for in full, so that mass is not conserved.
+    The density has no effect. Rounding errors are not corrected in full, so mass is not conserved.
     """
 
     options: TwoHopOptions

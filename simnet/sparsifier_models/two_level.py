@@ -1,9 +1,8 @@
 """Two-level schemes: dense collectives inside nodes, and any scheme between nodes, for the shard that a rank owns.
 
-A rank reduces with the others of its node the part of the gradient that it owns, exchanges that by the scheme with the
-ranks of equal place in the other nodes, and gathers the parts of its node. To the scheme a node is one worker, whose
-gradient is the mean of its ranks: L of them, each with n / L entries. What stays behind stays on the part, once for all
-ranks of the node, and after their sum.
+The L ranks of a node reduce-scatter their gradients, so that each owns a part of n / L entries. Ranks that own the same
+part on different nodes exchange it by the scheme, and the ranks of a node all-gather the parts. To the scheme a node is
+one worker, whose gradient is the mean of its ranks; there is one residual per node and part.
 
 ``two_level/NAME`` is the scheme `NAME` on two levels, with its options and those of `TwoLevelOptions`. Several numbers
 of ranks are several levels: the scheme between nodes is then itself on two levels, over sites of so many nodes.
@@ -118,10 +117,10 @@ def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, 
 class TwoLevel(Sparsifier, codes=EVERY):
     """A scheme on two levels, nodes and their ranks; `on_two_levels` derives a class from each scheme.
 
-    With one rank a node it is the scheme, and within one node, where nothing crosses, a dense all-reduce. `residual`
-    is that of the sum of a node: of each part its owner has it, and others zero, so that what is sent and what is kept
-    of all ranks adds up to their gradients. Thresholds among the statistics are those of the scheme, which sees means;
-    numbers that a scheme has once for all workers are means over the parts.
+    With one rank per node it equals the scheme, on a single node a dense all-reduce. `residual` is that of a node's
+    sum: the owner of a part has it, the other ranks have zeros, so what all ranks sent and kept adds up to their
+    gradients. Thresholds in the statistics are those of the scheme, which sees means; statistics that are one number
+    for all workers are means over the parts.
     """
 
     options: TwoLevelOptions

@@ -38,10 +38,9 @@ class StepResult(NamedTuple):
 class Strategy(ABC):
     """Base class of training strategies. P workers update `replicas` of a model with the optimiser `inner`.
 
-    `alike` says that the parameters of all workers are equal at any time, `takes_late` that the others may average
-    without a late worker. `local` are the parameters, float32 of shape (P, n) or (1, n); `iteration` counts inner
-    steps. `active` are the workers that take part in a step, a slice for all, and `late` those whose part misses the
-    exchange.
+    `alike`: the parameters of all workers are always equal. `takes_late`: the others may average without a late worker.
+    `local` are the parameters, float32 of shape (P, n) or (1, n); `iteration` counts inner steps. `active` are the
+    workers that take part in a step, a slice for all, and `late` those whose part misses the exchange.
     """
 
     name: ClassVar[str]

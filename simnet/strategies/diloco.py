@@ -45,8 +45,8 @@ class DiLoCo(PeriodicStrategy):
     learning rate before they are exchanged, which then acts twice. `compat` ``paper`` is also torchft. In
     exo-explore/gym (``gym``) the parameters are averaged, worker 0 alone makes the outer step and broadcasts all
     parameters by `broadcast`, and the first time comes after H + 1 inner steps. There, on a CPU, the parameters of
-    worker 0 share their memory with the global ones from the first time on (``gym-alias``): later pseudo-gradients are
-    0, and the momentum alone moves the average.
+    worker 0 share their memory with the global ones after the first exchange (``gym-alias``), so its later
+    pseudo-gradients are 0, and only the momentum moves the average.
 
     References
     ----------

@@ -172,8 +172,7 @@ def write_network(
     """Write a scenario's network as a SimGrid platform; return what was written and what was left out."""
     # Links without the curves of a calibrated cluster are those of its file.
     given = scenario.config.network.with_fields(stack="ideal")
-    links = replace(scenario, config=scenario.config.with_fields(network=given))
-    stages = network_of(links)
+    stages = network_of(replace(scenario, config=scenario.config.with_fields(network=given)))
     stage = stage_at(stages, iteration)
     network, weather = stages.networks[stage][1], stages.weather[stage]
     missing = _lost_of_network(scenario, stages)

@@ -90,7 +90,7 @@ def lost_cells_text(lost: int, total: int, why: Sequence[str]) -> str:
 def group_places(groups: Sequence[Sequence[tuple[Any, ...]]], by: Sequence[AxisColumn], total: int) -> list[str]:
     """Return a text on where in a grid each group of cells lies, given the cells' values on the axes `by`.
 
-    That is its values on the first axis that tells the groups apart, or how many of the `total` cells it has.
+    It states the group's values on the first axis that separates the groups, or its share of the `total` cells.
 
     Examples
     --------

@@ -8,9 +8,10 @@ where `exposed` is what the end of the backward pass waits for the exchange: mes
 and what is done between them and after the last one (`merge`). `messages` counts from when a worker is ready for a
 bucket, and has the turns of others on a shared device.
 
-Intervals are those of `simnet.cost_models.evidence.intervals`, or of the scenario where these are wider. What a
-worker computes, selects, merges and updates is off alike, which adds up; links are independent of it. Where links
-change, an iteration may begin earlier or later, and its interval holds what is predicted of these times, too.
+Intervals are those of `simnet.cost_models.evidence.intervals`, or of the scenario where these are wider. Errors of
+computing, selecting, merging and updating are taken as fully correlated, so they add up; errors of links are
+independent of them. Where links change, an iteration may begin earlier or later, and its interval covers the
+predictions for those times, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Total times of jobs with intervals, probabilities of being fastest, and ranges for uneven starts of workers.
 
-A job is its computing and, for each of its exchanges, messages and kernels. Each of these is off alike in all of its
-iterations, as the cause is one, and off alike in all jobs that have it: two policies that use an exchange share its
-error, and what decides between them is what they do not share. Computing is off for all jobs alike.
+A job is its computing and, for each of its exchanges, messages and kernels. The error of each of these is the same in
+all iterations, as it has one cause, and the same in all jobs that include it: two policies that use an exchange share
+its error, so only the errors that they do not share decide between them. All jobs share the error of computing.
 """
 
 from __future__ import annotations

@@ -58,8 +58,7 @@ def factor_off(value: float | str | None, option: str) -> float | None:
 
 def share(value: float | str, option: str) -> float:
     """Return a share in (0, 1), from a number or a text such as ``90%``. InputError: another value."""
-    said = "a share > 0 and < 100 %, such as 90%"
-    return _bounded(value, option, units.fraction, lambda one: 0 < one < 1, said)
+    return _bounded(value, option, units.fraction, lambda one: 0 < one < 1, "a share > 0 and < 100 %, such as 90%")
 
 
 def densities(given: Sequence[str] | None) -> list[float]:

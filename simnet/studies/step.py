@@ -155,8 +155,7 @@ class ShardedStep:
 
     def _place(self, slowdown: float, off: Mapping[int, float] = {}) -> PlacedStep:
         steps, network = self._steps, self.job.network(self._number)
-        graph = steps.step(self._number).graph
-        return PlacedStep(graph, network, steps.algorithms, self.job.placement, slowdown, off)
+        return PlacedStep(steps.step(self._number).graph, network, steps.algorithms, self.job.placement, slowdown, off)
 
     def _timed(self, placed: PlacedStep, off: float = 1.0) -> StepTiming:
         compute = self.job.compute

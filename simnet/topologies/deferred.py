@@ -1,9 +1,9 @@
 """Deferred graphs: nodes and links are recorded, and networkx builds the graph on first access.
 
-Networkx takes longer to load than a small exchange takes to time. So what a builder returns is at first a `Deferred`,
-which keeps what it was told of nodes and links; routes are worked out from that. It says that it is a
-`networkx.DiGraph`, and at the first look at anything but ``graph.graph`` it becomes the one that it was told to be: the
-same object, of that class, as modules do that `importlib.util.LazyLoader` loads.
+Networkx takes longer to load than a small exchange takes to time. So a builder first returns a `Deferred`, which
+records nodes and links; routes are computed from that record. It claims to be a `networkx.DiGraph`, and at the first
+access to anything but ``graph.graph`` it becomes one: the same object changes its class, as modules do that
+`importlib.util.LazyLoader` loads.
 """
 
 from __future__ import annotations

@@ -79,13 +79,13 @@ class Routes:
     alone, which have routes of their own; their builders describe them. With a link added, taken away or given another
     ``weight`` the graph is searched like any other; latencies and bandwidths do not matter.
 
-    Beside the route of a pair there are its `candidates`, all the ways between which the hash has the choice, and
-    `around`, the way that is left when links are down.
+    In addition to `route` there are `candidates`, all routes among which the hash chooses, and `around`, the route that
+    remains when links are down.
 
     Where ``graph.graph["routes"]`` has the path of a pair, it takes that one and no other, whatever the weights.
 
-    The routes are settled by the graph as it is now and by the seed, in every process alike. Each is worked out when
-    it is first asked for and then kept.
+    Routes depend only on the present graph and the seed, so they are equal in every process. Each is computed on first
+    use and then cached.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Shapes of regular topologies: their cables, without latencies and bandwidths, and formulas for their routes.
 
-A family of this package leaves the numbers that settle its shape in ``graph.graph["shape"]``, as plain data, so that a
-graph that was written to a file and read again still has them. From them follow all links, by which `Routes`
-recognises the graph as what it says it is, and the route between two hosts, without a search.
+A builder of this package stores the numbers that determine the shape in ``graph.graph["shape"]``, as plain data that
+survives writing to a file and reading. From these numbers follow all links, by which `Routes` checks that the graph has
+this shape, and the route between two hosts, without a search.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class TorchRecording:
     def step(self, loss: Any = None) -> None:
         """Record the current gradients of all parameters, if the current step is to be recorded.
 
-        Call it after each backward pass, before the optimizer's step, in a process that records by itself. `loss` of
-        the batch goes into the description.
+        In a process without DDP, call it after each backward pass and before the optimizer's step. The `loss` of the
+        batch is written into the description.
         """
         if self.recorder.wanted:
             self._take((name, one.grad) for name, one in self._parameters.items() if one.grad is not None)

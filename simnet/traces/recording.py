@@ -61,7 +61,7 @@ class Recorder:
     every : int
         Steps from one sample to the next, >= 1.
     consecutive : int
-        Consecutive steps of a sample, within 1..`every`; two show the correlation from step to step.
+        Consecutive steps of a sample, from 1 to `every`; with 2 or more, the correlation between steps can be measured.
     samples : int, optional
         Maximum number of recorded steps.
     fraction : float

@@ -105,7 +105,7 @@ class Evaluable(Protocol):
 
 
 class FixedTraining(Training):
-    """Training without learning: its gradients are those of a source, whatever the updates."""
+    """Training without learning: gradients come from a source and do not depend on the updates."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source

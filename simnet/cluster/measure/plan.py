@@ -95,8 +95,7 @@ def plan_groups(node_of: Sequence[int]) -> list[Group]:
     """Return the groups of ranks to measure, smallest first, given the node of each rank.
 
     With r ranks on each of n nodes: parts of the first node, its first rank or all ranks of the first 2, 4, 8, ...
-    nodes, and parts of every node, in powers of two. With unequal nodes r is the minimum, and the whole job is a group
-    too.
+    nodes, and parts of every node, in powers of two. With unequal nodes r is the minimum, and the job is a group, too.
     """
     on_node: dict[int, list[int]] = {}
     for rank, node in enumerate(node_of):

@@ -1,8 +1,8 @@
 """Estimates the number of network cards per node from measured rates, if neither logs nor the user state it.
 
-NCCL sends rings over all cards of a node at once, so bytes count per card. Curves of one number of ranks per node do
-not determine it: then a number is the likelier, the more shipped platforms with as many cards reach the bandwidth that
-was seen. Of curves of several numbers of ranks per node, the number that fits them best is taken.
+NCCL sends rings over all cards of a node at once, so bytes count per card. If all curves have the same number of ranks
+per node, they do not determine the number of cards: then a number is likelier the more shipped platforms with that many
+cards reach the measured bandwidth. Otherwise the number that fits the curves best is taken.
 """
 
 from __future__ import annotations

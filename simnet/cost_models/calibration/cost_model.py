@@ -34,7 +34,7 @@ class Prediction(NamedTuple):
     """A predicted time [s] and its prediction interval [s]; `why` explains in words what the prediction rests on.
 
     `kind` says which errors the interval comes from: ``sizes``, ``ranks``, ``beyond``, ``collectives`` or
-    ``specified``. No links between the ranks take less than `least` [s].
+    ``specified``. `least` [s] is a lower bound for any links between the ranks.
     """
 
     seconds: float

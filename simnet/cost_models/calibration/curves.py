@@ -135,8 +135,8 @@ def _condition_columns(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
 def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = False) -> pd.DataFrame:
     """Return the rows whose columns have the values in `where`: in-place rows if `in_place`, else out-of-place rows.
 
-    Where only one side was measured, that side is taken. Values of columns of numbers are numbers or quantities with a
-    unit. Raises InputError if there is no such column or value.
+    Where only one of the two was measured, that one is taken. The value of a numeric column is a number or a quantity
+    with a unit. Raises InputError if there is no such column or value.
     """
     for name, value in where.items():
         check_choice(name, "column", rows.columns.tolist(), file="--where")
@@ -312,8 +312,8 @@ def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
 def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
     """Return alpha-beta segments through each pair of adjacent measured points.
 
-    Where that takes a latency or a bandwidth below 0, the line from before is continued, or the line from after is
-    taken back, whichever is faster.
+    Where a segment would have a negative latency or bandwidth, the segment before it is extended, or the one after it,
+    whichever predicts the shorter time.
     """
     count = len(sizes)
     if count < 2:

@@ -303,8 +303,8 @@ def measure_device(
     """Measure a device profile with the kernels of a library, by default the best available.
 
     `density` is the share that is selected, `largest` the longest gradient, `budget` the seconds for each method and
-    length; a length is left out where three calls would take more than ten times that. Raises InputError for what is
-    out of range.
+    length; a length is left out where three calls would take more than ten times that. Raises InputError for values out
+    of range.
     """
     if not 0 < density < 1:
         raise InputError(f"density must be between 0 and 1, got {density}", file="--what device")

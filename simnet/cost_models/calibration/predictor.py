@@ -143,8 +143,8 @@ class Predictor:
     def within(self, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
         """Return a collective's predicted times [s], with bounds if card counts or the peak bandwidth are unknown.
 
-        Far above the measured sizes, times grow by the models where `growth` shows bandwidth, else with the power of
-        the size in the middle of the possible ones.
+        Above the measured sizes, the times of the models are mixed with a power of the size whose exponent is in the
+        middle of the possible ones; the less `growth` shows a limit by bandwidth, the more the power counts.
         """
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         seen = self.growth(setting)
@@ -290,7 +290,8 @@ class Predictor:
     def widening(self, setting: Setting) -> float:
         """Return the factor, at least 1, by which to widen an interval when extrapolating in ranks.
 
-        Errors add up like those of a random walk over the doublings, so it is the root of their number.
+        Errors are taken to add up like a random walk over doublings of the ranks: the factor is the square root of the
+        number of doublings.
         """
         family = self.family(setting)
         if not family or self.between(family, setting):

@@ -264,7 +264,7 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raises_eager_limit(profile: str) -> bool:
-    """Return if messages of any size count as eager: for default library settings (`profile` "") or "eager" ones."""
+    """Return whether messages of any size count as eager: by default (`profile` "") or in an "eager" profile."""
     return not profile or "eager" in profile
 
 

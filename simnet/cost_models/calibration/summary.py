@@ -41,8 +41,9 @@ MAX_SIZES = 10_000
 class Calibration:
     """A cost model fitted to logs, and the data that its summary needs.
 
-    `rows` of the logs were used, `problems` are those of the logs, `mixed` columns tell systems apart but were put
-    together. `links` is the network in the file, `logged_stack` the stack that the logs name.
+    `rows` of the logs were used, `problems` are those of the logs, `mixed` has columns, such as a variant, whose
+    different values were fitted together as one system. `links` is the network in the file, `logged_stack` the stack
+    that the logs name.
     """
 
     cost_model: CalibratedCostModel

@@ -2,8 +2,8 @@
 
 Published steps of the model on the chip count first, scaled by the batch. Else the time is the model's operations at
 the peak of the chip times a utilisation: the median of the published steps of its kind (images or transformers) in
-formats of as many bits. The interval holds the factors by which that rule misses published steps when those of their
-own chip are left out.
+formats of as many bits. The interval comes from the factors by which that rule misses published steps if the steps of
+their own chip are left out.
 
 `data/step_times.csv` has published steps, `data/chips.csv` peaks by the vendors' data sheets [operations per second].
 """

@@ -114,10 +114,10 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 class DeviceOp(NamedTuple):
     """One or more launches of a kernel on a device: its name in device profiles, entries, and segments per launch.
 
-    Entries are the same at every worker or one number each, shape (P,); a worker without any launches nothing. `before`
-    is the round of the schedule that a worker enters afterwards, 0 for work before the first message. Passes `instead`
-    replace the kernel where a device profile lacks it. Of a hook's stage `priced` are the expected, least and most
-    seconds, as `simnet.cost_models.costs.hooks` counts them.
+    Entries are one number for all workers or one each, shape (P,); a worker with 0 entries launches no kernel. `before`
+    is the round of the schedule that a worker enters afterwards, 0 for work before the first message. If a device
+    profile lacks the kernel, the kernels `instead` replace it. For a hook's stage, `priced` has expected, minimum and
+    maximum seconds from `simnet.cost_models.costs.hooks`.
     """
 
     method: str
@@ -208,9 +208,9 @@ class CollectiveSlowdown:
 class DeviceProfile:
     """Kernel costs of a device by method name; ``"*"`` is the cost of all methods that are not listed.
 
-    Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is the slowdown of the
-    passes by NCCL collectives. `memory` and `chip` may not be known (0, ""). `host` has the prices of the host, by
-    default those of its kind; a job sets the `implementation` of its schemes, kernels alone if None.
+    Without `side_stream`, exchange kernels wait for the only stream; `beside_collectives` is the slowdown of the passes
+    by NCCL collectives. `memory` [byte] and `chip` are 0 and "" if unknown. `host` has the host's times per operation,
+    by default typical ones. A job sets `implementation`, the code whose operations count; None for kernels only.
 
     Examples
     --------

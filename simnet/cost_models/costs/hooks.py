@@ -45,9 +45,9 @@ _STREAMS = {"gpu": (0.7, 1.4), "cpu": (0.5, 2.5)}
 class HookOperations(NamedTuple):
     """Operation counts of one stage of a gradient compressor's code, for each item of kind `per`, such as a tensor.
 
-    `bytes` are read and written for each entry, `kept_bytes` for each that is kept; `own` are how often which
-    method of the device, of ``kept`` entries, of the ``part`` of a worker, or of all; a row counts at `ranks` from the
-    first to the second. `rank_operations` and `rank_views` are for each unit of PowerSGD's rank.
+    `bytes` are read and written for each entry, `kept_bytes` for each kept entry. `own` has pairs of a count and a
+    method of the device, which works on the ``kept`` entries, on a worker's ``part``, or on all. The counts hold for
+    numbers of workers between the two `ranks`. `rank_operations` and `rank_views` are per unit of PowerSGD's rank.
     """
 
     stage: str

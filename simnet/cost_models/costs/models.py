@@ -113,8 +113,7 @@ SampleKind: TypeAlias = Literal["image", "sequence", "sample"]
 class ComputeTime(NamedTuple):
     """Forward and backward time [s] of a batch on a chip, with matrix products in `precision`.
 
-    `measured` says whether it was, else it is inferred or estimated, `batch_stated` whether the source states the
-    batch.
+    `measured` says whether it was, else it is inferred or estimated, `batch_stated` whether the source says which.
     """
 
     seconds: float
@@ -130,9 +129,9 @@ class ComputeTime(NamedTuple):
 class ModelProfile:
     """Gradient tensors, compute times and sample size of a neural network.
 
-    `layers` are in the order of the reference implementation: the first gets its gradient last. `times` has the one to
-    use first. `backward_fraction` is the share of back-propagation, `tied` the tensors that the output layer uses, too,
-    `work` that of the passes of each tensor (its entries when empty), `tokens` places of a sample that pass all
+    `layers` are in the order of the reference implementation: the first gets its gradient last. The first of `times` is
+    the default. `backward_fraction` is the share of back-propagation, `tied` the tensors that the output layer uses,
+    too, `work` that of the passes of each tensor (its entries when empty), `tokens` places of a sample that pass all
     matrices, `operations` those of a sample (0: they follow from parameters and tokens).
     """
 

@@ -166,8 +166,7 @@ def oktopk_split_and_reduce(M: Floats, c: Floats, N: Floats, selected: Given = N
 def oktopk_balance_and_allgatherv(M: Floats, c: Floats, N: Floats, kept: Given = None) -> Traffic:
     """Upper bound of Ok-Topk's balance and allgatherv: N + 2 log N rounds, 4 M c (N - 1) / N bytes (paper, Eqn 2).
 
-    Half of the bytes balance, if one worker holds all. `kept` are the entries above the global threshold, c M / 4 if
-    not given.
+    Half of the bytes balance, if one worker holds all. `kept` are entries above the global threshold; default c M / 4.
     """
     total = c * M / VALUE_BYTES if kept is None else kept
     return Traffic(np.where(N > 1, N, 0.0) + 2 * np.log2(N), 2 * ENTRY_BYTES * total * (N - 1) / N)

@@ -2,8 +2,8 @@
 
 ``residuals.csv`` has errors of held-out predictions by *kind* and measured *site* (a cluster, a set of measurements on
 known links, or a job), as quantiles in parts of the half-width of the 90 % interval. An unknown system is drawn as one
-of the sites, each equally likely, and the errors of all choices are from there. A Gaussian copula with one factor has
-what two choices are off by together: a choice is at the quantile ``sqrt(shared) a + sqrt(1 - shared) b``, where ``a``
+of the sites, each equally likely, and the errors of all choices are from there. A Gaussian copula with one factor
+describes the error that choices share: a choice is at the quantile ``sqrt(shared) a + sqrt(1 - shared) b``, where ``a``
 is the same for all choices and ``b`` its own. Each part of a sum of times has its own draw. Streams of random numbers
 go by the names of choices, so that a further choice changes no draw. As sites are few, a chance has a lower bound with
 `CONFIDENCE`, by Student's t over the sites; a choice is called sure by that.
@@ -45,8 +45,8 @@ class ErrorPart(NamedTuple):
     """One part, such as communication, of the predicted time of each choice, with its uncertainty.
 
     `seconds`, `low` and `high` are predicted times and their 90 % intervals [s], `kinds` names of `error_models`,
-    `spread` 5 and 95 % quantiles of the factor for the gradients of the job. A part with a `name` is off alike in all
-    choices; parts of one `source` are off as the same site is.
+    `spread` 5 and 95 % quantiles of the factor for the gradients of the job. Parts of the same `name` have the same
+    error in all choices; parts of one `source` have the errors of the same site.
     """
 
     seconds: Floats

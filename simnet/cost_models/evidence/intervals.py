@@ -83,7 +83,8 @@ def bin_of(sizes: Floats) -> np.ndarray:
 def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
     """Return half-widths of log(measured / predicted) below and above the prediction, >= 0, for each size bin.
 
-    `coverage` is the share that an interval shall hold, in (0, 1); widths are those without `HeldOut.widening`.
+    `coverage` is the share of measurements that an interval should contain, in (0, 1). The widths do not include
+    `HeldOut.widening`.
     """
     if not held:
         return [(UNKNOWN, UNKNOWN)] * len(BINS)
@@ -104,8 +105,8 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
 def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
     """Return half-widths (below, above) of log(measured / predicted) for each basis of prediction and message-size bin.
 
-    Few numbers of ranks, or collectives, can be held out on one system, so their widths are drawn to `TYPICAL` ones.
-    For "collectives" they are the largest of any collective.
+    On one system few numbers of ranks, or collectives, can be held out, so their widths are averaged with `TYPICAL`
+    ones. For "collectives" they are the largest of any collective.
     """
     found = {}
     for basis, one in held.items():
@@ -122,8 +123,8 @@ def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[
 def conformal(log_errors: Floats, coverage: float) -> tuple[float, float]:
     """Return half-widths (below, above) of the conformal interval around 0 that holds a share `coverage` of log errors.
 
-    Of n `log_errors` (measured over predicted) it is number (n + 1) q, rounded up, on either side. With too few of
-    them, the largest is stretched as if errors had an exponential tail.
+    Of n sorted `log_errors` (measured over predicted) each side is the one of rank (n + 1) q, rounded up. With too few
+    of them, the largest is stretched as if errors had an exponential tail.
     """
     count = len(log_errors)
     if count < 3:

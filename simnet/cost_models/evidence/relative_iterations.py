@@ -82,9 +82,9 @@ def relative_iterations(
     density : float
         Fraction of the entries kept, in (0, 1]; without effect on schemes that send all.
     momentum : float, optional
-        If one of those measured, 0 or 0.9, its runs alone count.
+        If 0 or 0.9, only runs with that momentum count; otherwise all.
     without : str
-        A model to leave out.
+        Name of a model whose runs are left out.
     """
     measured = measured_ratios().get(scheme, {})
     points = {at: one for at in sorted(measured) if (one := _point(measured[at], momentum, without))}

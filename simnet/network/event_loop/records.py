@@ -236,8 +236,8 @@ class Rank:
     """The state of a rank in a schedule in flight: its times, its current round, and the messages that it waits for.
 
     `missing` counts messages that have not arrived, sends that wait (`unsent` of them), and own links that are busy
-    (`leaving` of them). It stays until `send_complete` at least, and `leaves` once that is scheduled. Early control
-    messages start at `controls`. Work next to its rounds is on `stream`, or -1.
+    (`leaving` of them). It stays in its round until `send_complete` at least; `leaves` says that its departure is
+    scheduled. Early control messages start at `controls`. Work next to its rounds is on `stream`, or -1.
     """
 
     start: float
@@ -302,11 +302,12 @@ class TaskRecord:
 class StreamRecord:
     """The state of a rank's compute stream, simulated up to the time `reached`.
 
-    A slice `runs` with `left` seconds, or the next of `parts` starts; their `compute_slices` are consecutive. Kernel
-    seconds `queued` and `served` are totals; the first in the queue is served `since`, if the stream `serves`; the one
-    before `began` then. Counts of parts: `selected`, `posted` to unpack, `unpacked`. Slices and kernels run `aside`
-    from each other, slowed by two factors, or in turn; `beside` slows slices while messages of the part are in flight.
-    All slices and kernels ended at `computed`. Slices ran `sliced` seconds, kernels `busy` since then, `booked` of it.
+    A slice `runs` with `left` seconds, or the next of `parts` starts; their `compute_slices` are consecutive. `queued`
+    and `served` are total kernel seconds. If the stream `serves`, the first kernel group in the queue runs `since` that
+    time, and the group before it `began` at that one. Counts of parts: `selected`, `posted` to unpack, `unpacked`.
+    Slices and kernels run `aside` from each other, slowed by two factors, or in turn; `beside` slows slices while
+    messages of the part are in flight. All slices and kernels ended at `computed`. Slices ran `sliced` seconds, kernels
+    `busy` since then, `booked` of it.
     """
 
     reached: float
@@ -401,7 +402,7 @@ class State:
     """The complete state of the event loop: times, options, lists and their lengths, and tables of records.
 
     The weather is known until `horizon`; a network in which nothing moves may recover until `hope`. `stamp` numbers
-    calls of `settle_rates`. One event takes up to `most_sends` of `n_free` flows. `n_queued` messages are in egress
+    calls of `settle_rates`. One event takes up to `most_sends` of `n_free` flows. `n_queued` messages wait in egress
     queues.
     """
 

@@ -1,7 +1,7 @@
 """Closed-form times of exchanges on a star of equal links, and the values at which the ranking changes.
 
-They are what the network says, whatever N, to 1e-9 without votes, and to a few per cent with them and on trees of no
-power of two; AR-Topk over a tree saves up to log N latencies.
+They agree with the simulated network for any N to 1e-9, except exchanges with votes and trees whose N is no power of
+two (a few per cent), and AR-Topk over a tree, which saves up to log N latencies.
 
 References
 ----------

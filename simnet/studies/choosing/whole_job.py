@@ -1,13 +1,13 @@
 """Search for the exchange with which a job is shortest, by simulation of the job under each candidate.
 
 Every exchange runs as `simnet run` would have it: the logic of its scheme, computing, kernels, overlap, barrier, stack
-and weather. Where all iterations of all exchanges would take too long, each is simulated in a sample of its iterations,
-spread over the job (`simnet.training.job.sampling`), and whoever may be the fastest in ever more of them, in the end in
-all. So effort goes where the decision is. What may be spent is counted in messages and entries, so that the same
+and weather. If simulating all iterations of all exchanges would take too long, each exchange is simulated in a sample
+of iterations, spread over the job (`simnet.training.job.sampling`). Exchanges that may still be the fastest are
+simulated in more and more iterations, in the end in all. The budget is counted in messages and entries, so the same
 problem has the same answer on every machine.
 
-What a sample leaves open is the `error` of a row. It is small beside what links and devices may be off by, of which the
-points of a row are the ground: iterations of the same numbers, under the same weather, for every exchange.
+The `error` of a row is the sampling error. It is small compared with the uncertainty of links and devices. Every
+exchange is simulated in iterations of the same numbers, under the same weather.
 """
 
 from __future__ import annotations

@@ -321,8 +321,9 @@ _REMEMBERED = 1000
 class Advised:
     """Policy that follows the adviser: it learns exchange costs from iteration times and picks the fastest exchange.
 
-    Links are measured by a probe before the first iteration, and then by the exchanges themselves; workers stop for a
-    word there and back after links have jumped. While it is not known what exchanges take, the fallback is taken.
+    Links are measured by a probe before the first iteration, and then by the exchanges themselves; after a jump of the
+    links workers stop for another probe, a short message there and back. While exchange times are unknown, it uses the
+    fallback.
 
     Raises ValueError if there is no candidate, one without a closed form, no candidate of the label `fallback`, or a
     number is out of its range.

@@ -2,12 +2,12 @@
 
 An exchange takes ``factor x (rounds x latency + bytes x seconds per byte)``, kernels a weighted sum of factors. The
 state has latency, seconds per byte and factors of kernels as they are, and logarithms of factors of exchanges, for
-which the filter is extended and iterated (B. Bell, F. Cathey, IEEE TAC 38, 1993). What wanders does so as a random
-walk, whose rate follows from surprises (R. Mehra, IEEE TAC 17, 1972); the noise follows from differences of consecutive
-times (J. von Neumann, Ann. Math. Stat. 12, 1941). A time that is far off counts less (C. Masreliez, R. Martin, IEEE TAC
-22, 1977); several are a jump (E. Page, Biometrika 41, 1954), after which what wanders is learnt anew. Constants are the
-best of a random search over 150 settings on the 120 jobs of ``benchmarks/adviser.py --seed 1``, by what is lost against
-the one-step oracle; their surface is flat.
+which the filter is extended and iterated (B. Bell, F. Cathey, IEEE TAC 38, 1993). Costs that drift are modelled as a
+random walk, whose rate is estimated from prediction errors (R. Mehra, IEEE TAC 17, 1972); the noise follows from
+differences of consecutive times (J. von Neumann, Ann. Math. Stat. 12, 1941). A time that is far off counts less (C.
+Masreliez, R. Martin, IEEE TAC 22, 1977); several are a jump (E. Page, Biometrika 41, 1954), after which drifting costs
+are estimated from scratch. Constants are the best of a random search over 150 settings on the 120 jobs of
+``benchmarks/adviser.py --seed 1``, by the time lost against the one-step oracle; nearby settings lose hardly more.
 """
 
 from __future__ import annotations

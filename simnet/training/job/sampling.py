@@ -1,7 +1,7 @@
 """Sampled simulation of a job: only some iterations are simulated, and recorded exchanges are reused.
 
-The time of a job is cut into blocks; one iteration of each is simulated, and stands for all that the block has at its
-speed.
+The job is cut into blocks of time. One iteration of each block is simulated, and stands for as many iterations as fit
+into the block at its speed.
 """
 
 from __future__ import annotations

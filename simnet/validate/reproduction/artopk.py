@@ -85,9 +85,9 @@ def _times(frame: pd.DataFrame, what: Callable[[dict[Hashable, Any]], str]) -> l
 def fig_1b() -> list[Row]:
     """Return the least time of an all-reduce over links of 10 Gbit/s, next to published synchronisation times.
 
-    A simulated ring of 8 on a star without latency, which is not stated: no dense all-reduce sends fewer bytes. The
-    bars of AlexNet and of ViT, whose size the paper does not say, are below: at the stated rate they are impossible,
-    unless part of the exchange was hidden behind computing, which is not stated.
+    A simulated ring of 8 ranks on a star. The latency is not stated, so it is 0. No dense all-reduce sends fewer bytes.
+    The bars of AlexNet and of ViT, whose size the paper does not state, are shorter: at the stated rate that is
+    impossible, unless part of the exchange overlapped computing, which is not stated.
     """
     frame = tables.read_published("fig_1b.csv")
     least = [simulated_ms("dense ring", 8, 0.0, 10.0, 4 * tables.PARAMETERS[model]) for model in frame["model"]]
@@ -99,9 +99,9 @@ def fig_1b() -> list[Row]:
 def table_ii() -> list[Row]:
     """Return times of a dense ring all-reduce, and of compression followed by an all-gather.
 
-    Messages on a simulated star of 8. How far printed times may be from what links allow the paper does not say, so
-    that nothing is judged: the ring column lies up to 2.3 % above ours. AG is printed with the time to compress, which
-    is printed nowhere: ours adds the mean that the other five cells of the same size and density imply.
+    Messages on a simulated star of 8. The paper does not say how exact its times are, so nothing is judged: the ring
+    column is up to 2.3 % above ours. The AG column includes the time to compress, which is printed nowhere; to ours we
+    add the mean that the other five cells of the same size and density imply.
     """
     frame = tables.read_published("table_ii.csv")
     found = [_comm_time(row) for row in frame.to_dict("records")]
@@ -142,10 +142,9 @@ def table_iii() -> list[Row]:
     """Return step times of training with dense SGD, LWTopk, MSTopk.
 
     Ours is compute time, plus simulated messages at 4 ms and 20 Gbit/s on 8 workers, plus compression. The compute
-    times (10, 25, 3.5, 47 ms) are constants that the tables themselves imply and that Fig. 1a contradicts; compression
-    is read off Fig. 2. A cell of ResNet-18 with LWTopk is off by 1.0 ms, and outside. The constants are known to half a
-    millisecond, which leaves 0.25 ms open: the tolerance. Agreement proves that the same formula was coded. It is no
-    measurement of a network.
+    times (10, 25, 3.5, 47 ms) follow from the tables themselves, and Fig. 1a contradicts them; compression times are
+    read off Fig. 2. One cell, ResNet-18 with LWTopk, is off by 1.0 ms and outside the tolerance of 0.25 ms, half of the
+    resolution of the compute times. Agreement shows that the same formula was coded; it is no measurement of a network.
     """
     return _step_times("table_iii.csv")
 
@@ -155,12 +154,11 @@ def table_iv() -> list[Row]:
     """Return step times of training with dense SGD, STAR-Topk, VAR-Topk.
 
     Ours is compute time, plus simulated messages at 4 ms and 20 Gbit/s on 8 workers, plus compression. The compute
-    times (10, 25, 3.5, 47 ms) are constants that the tables themselves imply and that Fig. 1a contradicts; top-k takes
-    2, 3, 2 and 2 ms at every density, by the same token. AR-Topk is by tree throughout, also where the paper's own
-    selector would take the ring. VAR adds a simulated all-gather of 4 bytes a worker, and ten of twelve printed cells
-    are 0.3 to 0.9 ms above it; the dense ViT row implies 49 ms in place of 47. The constants are known to half a
-    millisecond, which leaves 0.25 ms open: the tolerance. Agreement proves that the same formula was coded. It is no
-    measurement of a network.
+    times (10, 25, 3.5, 47 ms) and those of top-k (2, 3, 2 and 2 ms at every density) follow from the tables themselves,
+    and Fig. 1a contradicts the former. AR-Topk uses the tree throughout, even where the paper's selector would take the
+    ring. Ours for VAR includes a simulated all-gather of 4 bytes per worker, and ten of twelve printed cells are 0.3 to
+    0.9 ms above it; the dense cell of ViT implies 49 ms instead of 47. The tolerance is 0.25 ms, half of the resolution
+    of the compute times. Agreement shows that the same formula was coded; it is no measurement of a network.
     """
     return _step_times("table_iv.csv")
 
@@ -169,8 +167,8 @@ def table_iv() -> list[Row]:
 def table_v() -> list[Row]:
     """Return step times of training with STAR-Topk, VAR-Topk, LWTopk.
 
-    Table V repeats cells of Tables III and IV. The constants are known to half a millisecond, which leaves 0.25 ms
-    open: the tolerance. Agreement proves that the same formula was coded. It is no measurement of a network.
+    Table V repeats cells of Tables III and IV. The tolerance is 0.25 ms, half of the resolution of the compute times.
+    Agreement shows that the same formula was coded; it is no measurement of a network.
     """
     return _step_times("table_v.csv")
 
@@ -180,9 +178,9 @@ def table_vi() -> list[Row]:
     """Return communication times of the collectives AG, ART-ring, ART-tree.
 
     Messages on a simulated star of 8 at 1 ms: recursive doubling, binomial broadcast, ring and binomial tree, none
-    pipelined. Printed cells scatter about the formulas by up to 12 %, and why is not stated, so that no time is judged;
-    `artopk-table-vi-best` judges which is the fastest. NCCL of that time had neither a logarithmic all-gather nor a
-    broadcast, and pipelines: that these schedules match says how the tables come about, and not how NCCL behaves.
+    pipelined. Printed times differ from the formulas by up to 12 % without a stated reason, so no time is judged;
+    `artopk-table-vi-best` judges which collective is the fastest. NCCL of that time had no logarithmic all-gather and
+    no such broadcast, and it pipelines: the agreement shows how the table was computed, not how NCCL behaves.
     """
     return _times(tables.read_published("table_vi.csv"), lambda row: f"{row['model']}, {_row_place(row)}")
 
@@ -224,9 +222,9 @@ def fig_4() -> list[Row]:
 def fig_5() -> list[Row]:
     """Return communication times of the collectives AG and ART-ring on 2, 4, 6, 8 workers.
 
-    Messages on a simulated star at 5 ms and 1 Gbit/s. Read off a vector graphic, how exactly was not recorded, so
-    that nothing is judged. With 6 workers the figure fits a broadcast of log2(6) = 2.585 rounds, and its root sends
-    three messages.
+    Messages on a simulated star at 5 ms and 1 Gbit/s. Published values are read off a vector graphic with unknown
+    precision, so nothing is judged. With 6 workers the figure fits a broadcast of log2(6) = 2.585 rounds; really there
+    are 3.
     """
     return _times(
         tables.read_published("fig_5.csv"),
@@ -238,10 +236,10 @@ def fig_5() -> list[Row]:
 def fig_7() -> list[Row]:
     """Return the densities that the multi-objective search of AR-Topk chooses.
 
-    Ours: the median, over the states of the schedule, of what the released objective takes. Gains of AR-Topk are
-    not published; those of LWTopk stand in (run means of Fig. 3). So nothing is judged, and half of the published
-    densities are far from ours: that of ResNet-18 under C2 and both of ViT are higher, that of ResNet-50 under C2
-    lower.
+    Ours is the median, over the network states of the schedule, of the density that the released objective selects. The
+    gains of AR-Topk are not published; those of LWTopk are used instead (run means of Fig. 3). So nothing is judged.
+    Half of the published densities are far from ours: those of ResNet-18 under C2 and of ViT under both are higher,
+    that of ResNet-50 under C2 is lower.
     """
     gains = tables.read_published("fig_3.csv").query("method == 'LWTopk'")
     rows = []

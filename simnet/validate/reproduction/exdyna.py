@@ -88,12 +88,12 @@ def _logged_density(scheme: str, target: float) -> tuple[float, float]:
 def actual_density() -> list[Row]:
     """Return the share of entries that ExDyna and similar schemes select, next to the target density.
 
-    ExDyna and MiCRO hold their density at the target: mean of iterations 200 to 600 on noise, 0.02 of 8,192
-    entries. The tolerance of 10 % is the band in which the released code leaves its threshold (nearly) alone. It
-    settles some 3 % below the target, as a threshold does that grows within the band as well. Densities logged with
-    SAGE are what the first of 4 workers selects, means over thousands of iterations of real training, and have no
-    tolerance: ours are of 60 on synthetic gradients of ResNet-18 for all tasks, whose magnitudes are others, with a
-    hard threshold that suits them. Densities of ExDyna itself over iterations were not available.
+    For ExDyna and MiCRO, ours is the mean of iterations 200 to 600 on noise, 0.02 of 8,192 entries, against the target
+    density. The tolerance of 10 % is the band in which the released code hardly changes its threshold; the threshold
+    settles some 3 % below the target, as it also grows within the band. Densities logged with SAGE are those that the
+    first of 4 workers selects, means over thousands of iterations of real training. They have no tolerance: ours are
+    means of 60 iterations on synthetic gradients of ResNet-18, with other magnitudes and a suitable hard threshold.
+    Logged densities of ExDyna itself were not available.
     """
     rows = []
     for scheme, workers in track_progress((("exdyna", 2), ("exdyna", 4), ("exdyna", 8), ("micro", 8)), 0.5):
@@ -112,8 +112,8 @@ def actual_density() -> list[Row]:
 def build_up() -> list[Row]:
     """Return the build-up of sparsifiers: entries that any worker selects, divided by the k entries requested.
 
-    Local Top-k builds up between k and P k; CLT-k selects exactly k; what workers select by ExDyna, MiCRO and DEFT
-    does not overlap. Eighth iteration, synthetic gradients.
+    With local Top-k the workers together select between k and P k entries, with CLT-k exactly k; selections of ExDyna,
+    MiCRO and DEFT do not overlap. Ours is the eighth iteration on synthetic gradients.
     """
     rows = []
     for workers in track_progress((2, 4, 8, 16)):
@@ -146,9 +146,9 @@ def build_up() -> list[Row]:
 def padding() -> list[Row]:
     """Return the padding ratio: entries sent when padded to the longest selection, divided by entries selected.
 
-    Logs of real training on 4 workers. Ours are on synthetic gradients of ResNet-18 for all tasks, whose workers
-    differ in how much there is to learn; so a common threshold pads nearly as much there as those of SAGE, which
-    are each worker's own, and in the logs hardly at all.
+    Published values are logs of real training on 4 workers. Ours are on synthetic gradients of ResNet-18, whose workers
+    differ in how much they have left to learn. So a common threshold pads nearly as much as SAGE's thresholds per
+    worker; in the logs it hardly pads.
     """
     return _logged_rows("padding", 1, "of own")
 
@@ -184,8 +184,8 @@ def volume() -> list[Row]:
 def thresholds() -> list[Row]:
     """Return the first thresholds of the hard-threshold scheme, 1 / (2 sqrt k) for k requested entries.
 
-    What the scheme takes with the published start, to the last printed digit; some are printed cut off. A formula on
-    both sides.
+    The thresholds of the scheme with the published start agree to the last printed digit; some are printed truncated.
+    Both sides are the same formula.
     """
     rows = []
     for row in read_published("exdyna_thresholds.csv").to_dict("records"):

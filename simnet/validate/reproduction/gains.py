@@ -174,13 +174,13 @@ def _run_gain(gain: float, warm_up: float) -> float:
 def one_bit_adam() -> list[Row]:
     """Return the throughput of 1-bit Adam relative to Adam in fp16, and the reduction of bytes.
 
-    The scenario `onebit_adam_bert`, a step of each kind, with computing and the optimiser's step as measured by the
-    authors. Of the all-to-all of signs a card carries what all GPUs of a node send, of a ring only one share, so that
-    an exchange of signs is six times shorter where its bytes are 16 times fewer. What a card of 40 Gbit/s Ethernet
-    carries is known of one stream, 4.1, and of the ring, 4.6 to 5.0: with the same of signs the gains are below the
-    published ones. These need some 8 Gbit/s, which the many streams of an all-to-all may get; all that the card has is
-    the upper end, so that the size of these four is hardly a test. On InfiniBand all rates are stated, and the
-    interval is narrow.
+    The scenario `onebit_adam_bert`, one step of each kind; computing and the optimiser's step are those that the
+    authors measured. In the all-to-all of signs a card carries the data of all GPUs of its node, in a ring only one
+    share. So an exchange of signs is 6 times shorter, with 16 times fewer bytes. For the cards of 40 Gbit/s Ethernet
+    two rates are known: 4.1 Gbit/s for one stream, and 4.6 to 5.0 for the ring. If signs are sent at these rates, our
+    gains are below the published ones, which need some 8 Gbit/s; the many streams of an all-to-all may reach that. The
+    upper end of the interval is the full rate of the card, so these four rows are hardly a test of size. On InfiniBand
+    all rates are stated, and the interval is narrow.
     """
     cases = {
         "BERT-Large on 40 Gbit/s Ethernet": (_on_ethernet(256), _measured("Ethernet"), 0.15),
@@ -241,13 +241,12 @@ def _step_kinds(steps: int, **options: int) -> AdamSteps:
 def zero_one_adam() -> list[Row]:
     """Return bytes, rounds and throughput of 0/1 Adam, relative to 1-bit Adam.
 
-    Which steps are dense, exchange signs or send nothing is counted on the scheme, with the options and the length of
-    the released script; local steps by a hundredth of the training, with intervals in proportion. What they take is
-    that of the scenario `onebit_adam_bert` on 128 GPUs. Published are the best of four tasks, of which one is
-    released. In how many bytes are saved the warm-up of 1-bit Adam counts, 15 % there and up to 25 % as DeepSpeed
-    advises. In rounds it does not: only a longer training has fewer, and 54 % would be one of 163,000 steps, so that
-    another task is the best. Throughput has two readings, of the whole training and of what comes behind the warm-up
-    of 1-bit Adam; the interval has both.
+    The scheme, with the options and length of the released script, counts the steps that are dense, exchange signs or
+    send nothing; local steps are counted on a hundredth of the training, with intervals in proportion. Step times are
+    those of the scenario `onebit_adam_bert` on 128 GPUs. Published is the best of four tasks, of which one is released.
+    The saved bytes depend on the length of 1-bit Adam's warm-up: 15 % there, up to 25 % as DeepSpeed recommends. The
+    number of rounds does not: 54 % fewer rounds would need a training of 163,000 steps, so the best task is another
+    one. The throughput may be meant for the whole training or after that warm-up; the interval includes both.
     """
     steps = zero_one_steps()
     middle, *ends = _on_ethernet(128)
@@ -291,12 +290,12 @@ _KEPT, _FIRST_KEPT = 0.2, 0.8 - 0.6 * 24.5 / 102
 def arc_top_k() -> list[Row]:
     """Return the time that ARC-Top-K saves per step, compared with a dense step.
 
-    The scenario `arctopk_llama`, with the links that the published dense step means. With a fifth of the rows, 69 to
-    79 % less; 60.7 % at best are published. The released hook begins with four fifths, and comes down to one in its
-    first 102 steps, unless told otherwise: of the 50 steps that were timed it is not stated whether they are behind
-    these, and the interval goes from the first 50 to those with a fifth. What the hook takes beside kernels and
-    bytes, for each of up to 219 tensors, is not measured, and is not in it: with a fifth of the rows 0.37 s more in a
-    step of 1,339 million would make it 60.7.
+    The scenario `arctopk_llama`, with the link rate that the published dense step implies. With a fifth of the rows
+    ours takes 69 to 79 % less time; the best published value is 60.7 %. The released hook starts with four fifths of
+    the rows and reaches one fifth within its first 102 steps by default. It is not stated which 50 steps were timed, so
+    the interval covers the first 50 as well as steps with a fifth. The hook's own overhead for up to 219 tensors was
+    not measured and is not included: 0.37 s more per step with a fifth of the rows, at 1,339 million parameters, would
+    give 60.7 %.
     """
     rows = []
     for row in read_published("dense_steps.csv").to_dict("records"):
@@ -338,10 +337,10 @@ _TENSOR, _SAMPLE, _SLOTS = 26_214_400, 40, 32
 def omnireduce() -> list[Row]:
     """Return the speed-up of OmniReduce over a dense ring, for a tensor of 100 MB.
 
-    With 10 % of the blocks of each worker not empty, and from all of them to 1 %, of which 1,280 are under way at a
-    time. Both published values are inside, as such an interval is no test: how sparse the six models are was not
-    available. Nor is the sign: without empty blocks there is no gain. Ours is less than with aggregators of their
-    own, as workers that aggregate carry both directions twice.
+    Ours is for workers with 10 % non-zero blocks; the interval goes from 100 % to 1 %. 1,280 blocks are in flight at a
+    time. Both published values are inside, but such an interval is no test: how sparse the six models are was not
+    available. Nor is the sign a test, as without zero blocks there is no gain. Ours is lower than with separate
+    aggregators, as workers that aggregate carry both directions twice.
     """
     rows = []
     for what, rate in (("10 Gbit/s, best of all models", 1.25e9), ("100 Gbit/s, network-bound models", 12.5e9)):
@@ -375,11 +374,10 @@ _BUCKETS = ("job.overlap={bucket: 25 MiB, backward: 67 %}",)
 def thc() -> list[Row]:
     """Return the speed-up of a training step with THC over one with a dense ring.
 
-    The scenario `thc_vgg16`, at 25 to 100 Gbit/s, without overlap, or with buckets that go while gradients are
-    computed. That these are of 25 MiB, as DDP has by default (Horovod fuses up to 64 MB), and the backward pass 67 %
-    of the computing, is assumed. Published is the time to an accuracy, against systems that compress, too; ours is a
-    step against a dense ring. Which systems, models and links these are the abstract does not say, so that the size
-    is no test.
+    The scenario `thc_vgg16`, at 25 to 100 Gbit/s, without overlap or with buckets that overlap the backward pass.
+    Buckets of 25 MiB, DDP's default (Horovod fuses up to 64 MB), and a backward pass of 67 % of the computing are
+    assumed. Published is the time to an accuracy compared with other compressing systems; ours is a step compared with
+    a dense ring. The abstract does not say which systems, models and links it means, so the size is no test.
     """
     gains = []
     corners = ((50, "v100-torch2.6", ()), (25, "ideal", ()), (100, "v100-torch2.6", _BUCKETS))

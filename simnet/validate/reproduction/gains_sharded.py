@@ -125,15 +125,14 @@ def card_bytes(plus: bool, nodes: int, each: int) -> float:
 def zero_pp() -> list[Row]:
     """Return the throughput of ZeRO++ relative to ZeRO-3, and the bytes that ZeRO++ sends across nodes.
 
-    `simnet step` of GPT of 18 billion with 16 GPUs in 8 nodes of 2, whose cards are so much slower that they take
-    as long as those of 24 nodes of 16. Bytes are of all 384. At 400 Gbit/s exchanges can be hidden behind
-    computing, which takes 1.2 to 1.8 times as long beside them: what is left of the gain is between that and a step
-    without overlap. Of these gains the post has two readings: its text says 1.28 to 1.36 with 1,024 tokens and 1.24 to
-    1.29 with 2,048, the caption of its figure up to 1.56 and 1.41, and an author thinks that the text is a typo
-    (DeepSpeed, issue 6781). Of the text the first is inside and the second above, by what some 4 % less of a card's
-    rate would make up; of the caption both are above. The sign is open, as quantising may take as long as what it
-    saves where all is hidden, computing is slow and hardly slowed. The published gains are above the middle, so that
-    these steps hid less than simnet does.
+    `simnet step` of a GPT with 18 billion parameters on 16 GPUs, 8 nodes of 2, whose network cards are slowed so that
+    they take as long as those of 24 nodes of 16. Bytes are those of all 384 GPUs. At 400 Gbit/s exchanges can be hidden
+    behind computing, which they slow 1.2 to 1.8 times: the interval goes from that to a step without overlap. The post
+    gives two versions of these gains: its text has 1.28 to 1.36 with 1,024 tokens and 1.24 to 1.29 with 2,048, the
+    caption of its figure up to 1.56 and 1.41; an author considers the text a typo (DeepSpeed, issue 6781). Of the text
+    the first is inside; the second is above, and would be inside with a card 4 % slower. Both of the caption are above.
+    The sign is open: if all exchanges are hidden, quantising may cost as much time as it saves. The published gains are
+    above the middle of the interval, so those steps overlapped less than simnet's.
     """
     fewer = card_bytes(False, *_ALL) / card_bytes(True, *_ALL)
     rows = [bytes_row(ZERO_PP, "bytes across nodes", fewer)]
@@ -175,8 +174,8 @@ def _sdp_gain(size: str, gigabits: float, latency: float, tokens: int, flops: fl
 def sdp4bit() -> list[Row]:
     """Return the throughput of SDP4Bit relative to Megatron-LM's distributed optimiser.
 
-    `simnet step` without overlap; the published value is inside. Of three sizes 6.7 billion gain the most here;
-    which size the best one is of is not stated in what was available.
+    `simnet step` without overlap; the published value is inside. Of three model sizes, 6.7 billion parameters gain the
+    most here; which size has the published gain was not stated in the available text.
     """
     corners = [
         (200.0, FAST_LATENCY.middle, 1024, A100_FLOPS.middle),
@@ -211,11 +210,11 @@ _CARDS = Interval(1600.0, 100.0, 400.0)
 def loco() -> list[Row]:
     """Return the throughput of training with LoCo and Adam, relative to training with gradients in bfloat16.
 
-    `simnet step --sharding fsdp2` of Llama 3 8B, from hardly anything, where links are fast, to cards of 100 Gbit/s
-    and a mixture of experts, of whose parameters few compute for a token. FSDP frees what it gathered, so that 6
-    bytes an entry become about 4.4 and 37 % is the most, or keeps it, 4 and 2.4; Megatron-LM reduces gradients in
-    bfloat16, or in fp32 as it does unless told otherwise. Which of these 14 and 40 % are of was not available, so
-    that the size is hardly a test.
+    `simnet step --sharding fsdp2` of Llama 3 8B. The interval goes from fast links, with hardly any gain, to cards of
+    100 Gbit/s and a mixture of experts, of whose parameters a token uses few. If FSDP frees gathered parameters, 6
+    bytes per entry become about 4.4 and the gain is 37 % at most; if it keeps them, 4 become 2.4. Megatron-LM reduces
+    gradients in bfloat16, or by default in fp32. Which of these settings the published 14 and 40 % belong to was not
+    available, so the size is hardly a test.
     """
     operations = 6 * load_model(_LLAMA).parameters * _TOKENS
     computing = computing_range(operations, A100_FLOPS)

@@ -80,11 +80,11 @@ def bandwidth_on_grid(training: TrainingPlan, target: float) -> float:
 def table_4() -> list[Row]:
     """Return the bandwidth that a compute utilisation of 50 to 99 % requires.
 
-    By the model on a page of an author, for two sites: 128 equal buckets an exchange. Published values lie,
-    to their rounding, on 50 bandwidths of which each is 20.7 % above the one before; that is the tolerance, and the
-    published column has the one meant. Step times are the printed ones, and those behind the table are probably a
-    little longer, as most of ours are one step of the grid too high. Four values are further away, by two steps and in
-    one case by four: they are outside. A run of the page's model by others is off by the same.
+    By the model on a page of an author, for two sites and 128 equal buckets per exchange. Published values are rounded
+    to a grid of 50 bandwidths, each 20.7 % above the one before; the tolerance is one step of this grid. Step times are
+    the printed ones; the table was probably made with slightly longer ones, as most of ours are one grid step too high.
+    Four values are outside, three by two steps and one by four. Another implementation of the page's model differs in
+    the same values.
     """
     rows = []
     for cell in bandwidth_cells():
@@ -97,12 +97,12 @@ def table_4() -> list[Row]:
 def table_1() -> list[Row]:
     """Return hours of training at 1 Gbit/s and TB exchanged, for 1 billion parameters on two sites.
 
-    Hours are those without limits of links over the utilisation at 1 Gbit/s, by the model of Table 4. Tolerances are
-    what the printed digits of both leave open. Outside of them are four: DDP takes 1.4 % and streaming 2.3 to 3.7 %
-    longer in the table, and nothing stated says why. That DDP exchanges 400 times the bytes of
-    streaming FP4 is what H and the bits of a value give. TB themselves have no tolerance: 441 TB in 109 hours would be
-    9 Gbit/s over links of 1 Gbit/s. As far as the digits of the hours tell, they are ten times what a site sends here,
-    counted in units of 2^40 bytes; where the ten comes from is not stated.
+    Hours are the compute time divided by the utilisation at 1 Gbit/s, by the model of Table 4. Tolerances are the
+    rounding of the printed digits. Four values are outside: DDP takes 1.4 % and streaming 2.3 to 3.7 % longer in the
+    table, for no stated reason. DDP exchanges 400 times the bytes of streaming FP4, as H and the bits per value imply.
+    The TB have no tolerance: 441 TB in 109 hours would be 9 Gbit/s over links of 1 Gbit/s. To the precision of the
+    hours, the published TB are ten times the bytes that a site sends here, in units of 2^40 bytes; no reason for the
+    factor ten is stated.
     """
     hours, sent, ratios = [], [], []
     exchanged = {}
@@ -138,12 +138,12 @@ def _open_digits(printed: float) -> float:
 def table_5() -> list[Row]:
     """Return the bandwidth [Gbit/s] that gives each compute utilisation if exchanges overlap one inner or outer step.
 
-    By the model of Table 4 with FP4; an exchange that overlaps an outer step may take H inner steps. Not reproduced: of
-    the ten with an inner step, none is within the step of the grid that was set for them: published are two to five
-    steps more. With an outer step at H 30 the published bandwidths are two or three steps higher of 1B, one or two
-    lower of 10B; at H 100 they are three to five lower, about half of what the bytes of FP4 need in the time of 100
-    steps. From H 30 to H 100 the published bandwidths of 1B fall 12-fold, and bytes 3.3-fold: no step time or size
-    gives both. The ten values of 100B at H 30 are left out: its 36 fragments do not fit into 30 steps.
+    By the model of Table 4 with FP4; an exchange that overlaps an outer step may take H inner steps. Not reproduced:
+    all ten values that overlap an inner step are two to five grid steps above ours, where one is the tolerance. With an
+    outer step and H = 30 the published bandwidths are two or three steps higher for 1B and one or two lower for 10B;
+    with H = 100 they are three to five lower, about half of the rate that FP4 needs to arrive within 100 steps. From H
+    = 30 to 100 the published bandwidths of 1B fall by a factor of 12 and the bytes by 3.3: no step time or size
+    explains both. The ten values of 100B at H = 30 are left out, as its 36 fragments do not fit into 30 steps.
     """
     rows = []
     for row in read_published("utilisation.csv").to_dict("records"):

@@ -80,12 +80,12 @@ def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
 def volume() -> list[Row]:
     """Return the volume of Ok-Topk's sparse all-reduce, next to published bounds.
 
-    The bound presumes that k entries are selected. Where they are, the worst case (one worker holds all that
-    survives) meets 6k(P-1)/P exactly, and no case gets below the lower bound 2k(P-1)/P. Then the settings of the
-    experiments, on a sample of synthetic gradients, as bytes that a worker receives: dense and TopkA are equal to
-    the published formulas. Ok-Topk re-uses its thresholds for 32 iterations and then selects more than k entries,
-    so that its bound need not hold: on these gradients the mean of a period is nearly twice the bound. Those rows
-    have no tolerance, since how many entries real gradients select is not published.
+    The bound assumes that k entries are selected. If so, the worst case (one worker holds all surviving entries) equals
+    6k(P-1)/P, and no case is below the lower bound 2k(P-1)/P. Then the settings of the experiments, on a sample of
+    synthetic gradients, in bytes that a worker receives: dense and TopkA equal the published formulas. Ok-Topk reuses
+    its thresholds for 32 iterations and then selects more than k entries, so its bound need not hold: the mean over a
+    period is nearly twice the bound. These rows have no tolerance, as it is not published how many entries real
+    gradients select.
     """
     below = claims(PAPER)["volume of the sparse all-reduce is below"]
     rows = []
@@ -171,10 +171,10 @@ def _median_size(schedule: Schedule, phase: str) -> float:
 def throughput_ratio() -> list[Row]:
     """Return the training throughput of BERT with Ok-Topk, relative to other schemes.
 
-    The scenario `oktopk_bert`, its last 48 iterations, on 32 workers, and closed forms on 256. Latency, bandwidth
-    and compute time of the machine are not published, and neither are the schemes at the ends of the range: those
-    here are assumed, and the published range is no test. Five of nine ratios are below that range: of the job those
-    over dense and Gaussian-k, of the formulas those over dense, TopkDSA and gTopk.
+    The scenario `oktopk_bert`, its last 48 iterations, on 32 workers, and closed forms on 256. The machine's latency,
+    bandwidth and compute time are assumed, as they are not published, and neither are the schemes to which the ends of
+    the published range belong. So the range is no test. Five of nine ratios are below it: in the job those over dense
+    and Gaussian-k, in the formulas those over dense, TopkDSA and gTopk.
     """
     claimed = claims(PAPER)
     ends = (claimed[f"throughput over other schemes, BERT on 256 GPUs, {end}"] for end in ("least", "most"))

@@ -86,11 +86,11 @@ def _scenario_links(scenario: str, rates: tuple[float, float], *changes: str) ->
 def intellect() -> list[Row]:
     """Return median all-reduce times and utilisations of INTELLECT-1, and the link rates derived from them.
 
-    The scenario `intellect_1`, from 4 nodes at 4 Gbit/s without latency to 14 at 0.5 Gbit/s and 150 ms. The median
-    within the United States is inside. The two across the ocean are above: with the slowest stated link the ring takes
-    69 and 85 % of them at most. A ring is as fast as the slowest of its connections carries one stream, and what that
-    was across the ocean is not stated, nor is the time to quantise counted here. Utilisations follow from these times
-    and 38 minutes, here as there.
+    The scenario `intellect_1`: the interval goes from 4 nodes at 4 Gbit/s without latency to 14 nodes at 0.5 Gbit/s and
+    150 ms. The median within the United States is inside. The two across the ocean are above: with the slowest stated
+    link our ring takes at most 69 and 85 % of them. A ring is as fast as one stream over its slowest connection, and
+    that rate is not stated across the ocean; the time to quantise is not included here. Utilisations follow from these
+    times and 38 minutes of computing, in both columns.
     """
     rates = (0.5, 4.0)
     few, many = (
@@ -115,11 +115,11 @@ def intellect() -> list[Row]:
 def covenant() -> list[Row]:
     """Return exchange time, utilisation and compression of Covenant-72B, and the link rates derived from them.
 
-    The scenario `covenant_72b`, from two bits an entry at 10 Gbit/s to a byte, as coded, at 0.5. With so much left open
-    the published values are inside, which says little. What can fail is the run of 8 billion parameters at the rate at
-    which the other takes 70 s: by bytes it takes a ninth of that, and published is a sixth. A part that does not shrink
-    with the model, or other peers, would explain it; neither is stated. 146 is the factor at two bits an entry, which
-    the released code does not send.
+    The scenario `covenant_72b`: the interval goes from two bits per entry at 10 Gbit/s to a byte per entry, as coded,
+    at 0.5 Gbit/s. It is so wide that the published values inside say little. The run with 8 billion parameters is a
+    test, at the rate at which the large one takes 70 s: by its bytes it takes a ninth of that, while a sixth is
+    published. A cost that does not shrink with the model, or other peers, would explain it; neither is stated. 146 is
+    the compression factor at two bits per entry, which the released code does not send.
     """
     rates = (0.5, 10.0)
     large = _scenario_links("covenant_72b", rates)
@@ -151,8 +151,8 @@ def covenant() -> list[Row]:
 def opendiloco() -> list[Row]:
     """Return the all-reduce time of OpenDiLoCo, and the inner-step time derived from the published all-reduce share.
 
-    The scenario `opendiloco_1b`, at 935 and at 127 Mbit/s. The share is published, the inner step is not: so nothing
-    can fail. An inner step that was known would decide; hivemind's messages are not those of a ring, either.
+    The scenario `opendiloco_1b`, at 935 and at 127 Mbit/s. The share of the all-reduce is published, the inner-step
+    time is not, so no value can be wrong. Also, hivemind does not send the messages of a ring.
     """
     share = _published_values(OPENDILOCO)["1.1 billion parameters", "share of the all-reduce"] / 100
     low, high = (float(first_round("opendiloco_1b", rate)["half"]["communicate_s"]) for rate in (0.935, 0.127))
@@ -167,14 +167,14 @@ def opendiloco() -> list[Row]:
 def sockets() -> list[Row]:
     """Return the time of a dense exchange of 30.8 million float32 values, and of similar measured exchanges.
 
-    `simnet time allreduce_ring --stack nccl`, also at other rates: time and its 90 % interval. The
-    stack has the published settings of NCCL's protocol Simple and no software, which was not measured. So the interval
-    is by how much measured times of other libraries exceed times without software, on links of 4 to 100 Mbit/s; above
-    that it is extrapolated, and `choose` says so. The links of the two measurements of NCCL over sockets are not
-    stated. With the rate of their largest size for link, their 128 MiB says that NCCL keeps its rate, not that it
-    reaches a nominal one; ours are 6 % above, and the measured times just below the interval, since that rate is of
-    payload and the stack adds the framing of TCP once more. A nominal rate has only Open MPI's run on four nodes, which
-    has software: measured is 1.6 times ours, and inside.
+    `simnet time allreduce_ring --stack nccl`, also at other rates: the time and its 90 % interval. The stack has the
+    published settings of NCCL's protocol Simple, and no software overhead, which was not measured. So the interval is
+    the range by which measured times of other libraries exceed times without software, on links of 4 to 100 Mbit/s;
+    above that it is extrapolated, and `choose` says so. The links of the two measurements of NCCL over sockets are not
+    stated, so the link is given the rate of their largest size: their 128 MiB then test that NCCL keeps its rate, not
+    that it reaches a nominal one. Ours are 6 % above, and the measured times just below the interval, since that rate
+    is of payload and the stack adds the framing of TCP again. Only Open MPI's run on four nodes, with software, has a
+    nominal rate: the measured time is 1.6 times ours, and inside.
     """
     rates = ("50 Mbit/s", "100 Mbit/s", "500 Mbit/s", "1 Gbit/s", "5 Gbit/s")
     what = "30.8 million among 4 workers, 1 ms"

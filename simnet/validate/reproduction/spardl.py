@@ -24,8 +24,8 @@ _SETTLED = 20
 def volume() -> list[Row]:
     """Return the bytes that all workers send in each phase of SparDL with one team.
 
-    Payload of released code for 14 settings, VGG-16 on 6 and 14 workers among them (on a sample of its gradient
-    here). One team: with several, bytes depend on the data; the tests hold those against golden runs.
+    Payload of released code for 14 settings, among them VGG-16 on 6 and 14 workers (here on a sample of its gradient).
+    All have one team: with several the bytes depend on the data, and tests compare those with golden runs.
     """
     rows = []
     for row in read_published("spardl_bytes.csv").to_dict("records"):
@@ -45,8 +45,8 @@ def volume() -> list[Row]:
 def rounds() -> list[Row]:
     """Return the distance to the receiver [ranks] and the blocks sent in each round of SparDL, for 2 to 32 workers.
 
-    Of the messages that the scheme sends. The released code sends a bag of blocks one by one; the description has
-    one message per round, and ceil(log2 P) rounds.
+    Ours are the messages that the scheme sends. The released code sends the blocks of a bag one by one; the paper
+    describes one message per round, and ceil(log2 P) rounds.
     """
     rows = []
     for row in read_published("spardl_rounds.csv").astype(str).to_dict("records"):
@@ -66,9 +66,9 @@ def rounds() -> list[Row]:
 def speed_up() -> list[Row]:
     """Return the speed-up of SparDL over other schemes.
 
-    The scenario `spardl_vgg16`, its last 20 iterations, SparDL with the best of 1, 2 and 4 teams. Cluster, number
-    of workers, and over which baselines the published factors (1.2 to 3.7; up to 4.9; up to 1.98 over the state of
-    the art) are meant, are not known. So links and compute time are assumed, and nothing is tested.
+    The scenario `spardl_vgg16`, its last 20 iterations; SparDL has the best of 1, 2 and 4 teams. The cluster, the
+    number of workers and the baselines of the published factors (1.2 to 3.7; up to 4.9; up to 1.98 over the state of
+    the art) are not known. So links and compute time are assumed, and nothing is tested.
     """
     # The second version says up to a higher factor, of a baseline that it does not name.
     factors = claims(PAPER).values()
