@@ -101,12 +101,12 @@ def first_of_calls(stack, schedule):
 def ahead(stack, rounds):
     """Return how many rounds before each may be under way when a rank enters it.
 
-    Only in rings, within a phase, and where nobody computes what the rounds before have brought.
+    Only in a ring, whose ranks send to the same ranks again, within a phase, and where nobody computes before.
     """
 
     def goes_on(index):
         one, before = rounds[index], rounds[index - 1]
-        in_ring = is_ring(rounds, index) and is_ring(rounds, index - 1)
-        return in_ring and one.phase == before.phase and not np.any(one.compute)
+        same = list(zip(one.src, one.dst, strict=True)) == list(zip(before.src, before.dst, strict=True))
+        return len(one) and same and one.phase == before.phase and not np.any(one.compute)
 
     return [stack.rounds - 1 if index and goes_on(index) else 0 for index in range(len(rounds))] + [0]

@@ -219,7 +219,7 @@ def test_pictures_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert "![AR-Topk, Fig. 1b. Contradictions: artopk-fig-1b (2 of 4 values" in text
     # What stands below a picture names what contradicts, and on which conditions.
     said = pictures.caption(REPRODUCTIONS["artopk-fig-1b"], rows_of("artopk-fig-1b"))
-    assert said.startswith("2 of 4 values contradict: AlexNet; ViT. A simulated ring of 8 on a star")
+    assert said.startswith("2 of 4 values contradict: AlexNet; ViT. A simulated ring of 8 ranks on a star")
     again = ("artopk-fig-8", "--figures", "--out", place)
     refused(*again)
     monkeypatch.setattr(pictures, "caption", lambda one, rows: 1 / 0)

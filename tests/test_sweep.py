@@ -552,7 +552,7 @@ def test_the_identity_is_that_of_all_a_cell_depends_on(tiny, change):
 
 def test_the_identity_goes_by_the_content_of_files_and_of_recorded_gradients(tmp_path):
     path, link, weather = tmp_path / "windy.yaml", tmp_path / "link.csv", "[{links: all, trace: {file: link.csv}}]"
-    text = TINY.replace("job:", f"  weather: {weather}\njob:")
+    text = TINY.replace("network: {", f"network: {{weather: {weather}, ")
     path.write_text(text.replace("parameters: 4000", "gradients: {recorded: ./trace}"))
     with Recorder(tmp_path / "trace", {"w": (400,)}, workers=2, every=1) as recorder:
         for worker in (0, 1, 0, 1):
