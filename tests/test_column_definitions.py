@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from commands import NO_PAGE, did
+from simnet.base.file_io import read_shipped_rows
 from simnet.cluster.hooks import COLUMNS as LOGGED
 from simnet.report.columns import COLUMNS
 
@@ -26,14 +27,14 @@ POINT = ("--workers", 4, "--model", "resnet18", "--latency", "1ms", "--bandwidth
 ROWS = r"(policies\.[^.]+|(ranking|rows|calls|goals)\[\])\.(shares\[\]\.|learning\.|spent\.|judgement\.|means\.)?"
 """What stands before the names of columns in JSON that has rows."""
 
-OF_ANSWERS = ("schema", "answer", "evidence", "assumed", "depends_on", "next", "notes")
+OF_ANSWERS = ("schema", "answer", "evidence", "assumed", "to_accuracy", "depends_on", "next", "notes")
 """Sentences of every answer."""
 
 SIZES = (2**10, 2**14, 2**18, 2**22)
 
-NAMED = ("choices", "elasticities", "exchanges", "flexible", "held_out_sizes", "known", "made_for", "mixed", "options",
-         "properties", "refused", "shares_of_iterations", "slow", "starts_not_sampled", "times_s",
-         "versions")  # fmt: skip
+NAMED = ("choices", "elasticities", "exchanges", "flexible", "held_out_sizes", "iterations_to_accuracy", "known",
+         "made_for", "mixed", "options", "properties", "refused", "shares_of_iterations", "slow", "starts_not_sampled",
+         "times_s", "versions")  # fmt: skip
 """Objects in JSON whose keys are no columns."""
 
 
@@ -173,6 +174,7 @@ def test_every_column_that_a_command_writes_is_defined_and_no_other(written: dic
 
 
 def test_a_name_ends_in_its_unit_and_has_one_definition() -> None:
+    assert len(read_shipped_rows("data/columns.csv")) == len(COLUMNS)
     ends = {"s": "_s", "B": "_B", "B/s": "_Bps"}
     for name, one in COLUMNS.items():
         assert one.meaning, name

@@ -181,11 +181,11 @@ def weather_met(iterations: Mapping[str, Columns]) -> str:
     >>> slow = {"start_s": [0, 3, 8], "iteration_s": [3, 5, 7], "latency_s": [0.1] * 3, "bandwidth_Bps": [8, 4, 2]}
     >>> weather_met({"topk": fast, "dense": slow})
     'weather of 0-6.00 s for topk, 0-15.0 s for dense (--set network.weather=[] has none)'
-    >>> weather_met({"topk": fast, "dense": {**slow, "bandwidth_Bps": [8, 8, 4]}})
+    >>> weather_met({"topk": fast, "dense": {**slow, "bandwidth_Bps": [8, 8, 4]}, "gtopk": dict.fromkeys(fast, [])})
     ''
     """
     links, times = [], []
-    for name, one in iterations.items():
+    for name, one in ((name, one) for name, one in iterations.items() if len(one["start_s"])):
         latency, rate, start, took = (np.asarray(one[column], dtype=np.float64) for column in _MET)
         links.append([np.average(each, weights=one.get("stands_for")) for each in (latency, 1 / np.maximum(rate, 1.0))])
         end = float(start[-1] + took[-1])

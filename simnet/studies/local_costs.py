@@ -144,7 +144,7 @@ def local_cost_summary(scheme: str, names: Sequence[str]) -> Summary:
 
 def _row(one: StageCost) -> dict[str, object]:
     return {
-        "stage": one.stage, "messages": one.when if one.stage != "all" else "", "operations": one.operations,
+        "stage": one.stage, "when": one.when if one.stage != "all" else "", "operations": one.operations,
         "views": one.views, "waits": one.waits, "moved_B": one.nbytes, "local_s": one.seconds, "local_low_s": one.low,
         "local_high_s": one.high,
     }  # fmt: skip

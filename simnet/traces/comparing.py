@@ -79,7 +79,7 @@ DENSITIES = (0.001, 0.01, 0.1)
 TAIL = 0.01
 """Share of the largest magnitudes from which the tail index is estimated."""
 
-FIGURES = ("gain", "build_up", "overlap_workers", "threshold", "overlap_time")
+FIGURES = ("gain", "build_up", "overlap_workers", "threshold_over_rms", "overlap_time")
 """Statistics of top-k's selection at a step; the last compares the selection with that of the step before."""
 
 FEW = 20
@@ -188,7 +188,7 @@ def compare_with_synthetic(
             for which, density in enumerate(densities):
                 figures, chosen[which][side] = _selection_statistics(gradients, chosen[which][side], density, P)
                 table[which, side, place] = figures
-    thresholds = table[..., FIGURES.index("threshold")]
+    thresholds = table[..., FIGURES.index("threshold_over_rms")]
     with np.errstate(divide="ignore", invalid="ignore"):
         drifts = thresholds[:, :, -1:] / thresholds[:, :, :1]
         logs = np.log(table[:, 1] / table[:, 0])
@@ -198,7 +198,7 @@ def compare_with_synthetic(
     some = np.ma.masked_invalid(logs)
     count = some.count(axis=1)
     scatter = np.where(count >= _FEWEST_FOR_ERROR, some.std(axis=1, ddof=1).filled(np.nan), np.nan)
-    drift = math.sqrt(2) * scatter[:, FIGURES.index("threshold"), None]
+    drift = math.sqrt(2) * scatter[:, FIGURES.index("threshold_over_rms"), None]
     errors = np.hstack([scatter / np.sqrt(np.maximum(count, 1)), drift])
     both = np.stack([means[:, 0], means[:, 1], ratios, errors], axis=2)
     kinds = ("real", "synthetic", "ratio", "error")

@@ -171,7 +171,7 @@ def _gradients(trace: str, scale: float, density: list[str] | None, seed: int) -
     parameters, found = fit_trace(trace, scale, options.densities(density) or comparing.DENSITIES, seed)
     named = {
         "gain": "gain", "build_up": f"build-up, P = {found['workers']}", "overlap_workers": "overlap of workers",
-        "overlap_time": "overlap over time", "threshold": "threshold", "threshold_drift": "threshold drift",
+        "overlap_time": "overlap over time", "threshold_over_rms": "threshold", "threshold_drift": "threshold drift",
     }  # fmt: skip
     sides = ("real", "synthetic", "ratio", "error")
     rows = [
