@@ -216,7 +216,7 @@ def test_what_is_not_finite_is_refused_with_worker_layer_and_index(variant, bad)
 @pytest.mark.usefixtures("loaded")
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_an_exchange_needs_the_room_that_it_says(variant, overwrite):
-    workers, parameters = 8, 600_000
+    workers, parameters = 8, 600_000 if overwrite else 240_000
     for density in (0.01, DENSEST.get(variant[0], 0.1)):
         model = made(variant, workers, parameters, density)
         for _ in range(2):
