@@ -3,10 +3,10 @@
 A schedule says who sends how many bytes to whom, and in which order. It knows nothing of time: any clock (closed form,
 max-plus, event loop) can time it on any network, and it can be replayed on a real cluster.
 
-A rank *enters* a round when every message that it receives in the previous round has arrived, and every message that it
-sends has been let go by the transport stack (`simnet.network.stack`): by itself, when it has left the host's own link.
-Ranks do not wait for each other beyond that: there is no barrier between rounds, and a rank without messages in a
-round passes through it at once.
+A rank *enters* a round when every message that it receives in the previous round has arrived, and every send has
+completed, as the transport stack defines it (`simnet.network.stack`): by default when the message has left the host's
+own link. Ranks do not wait for each other beyond that: there is no barrier between rounds, and a rank without messages
+in a round passes through it at once.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ def merge_schedules(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.in
     schedules : sequence of Schedule
         One for each set of ranks.
     ranks : sequence of ndarray of int
-        Which rank of all each of its ranks is.
+        For each schedule, the rank in the result of each of its ranks.
     n_ranks : int
         Ranks of all.
 

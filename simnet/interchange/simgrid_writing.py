@@ -29,15 +29,15 @@ def write_platform(
 ) -> None:
     """Write a topology as a SimGrid platform, and link variations over time as profiles in ``NAME_profiles``.
 
-    Every directed link becomes a ``SHARED`` link. Hosts are named ``host:0``, ``host:1``, ... Of weather so many
-    seconds are written; then its last value holds. Routing ``"Full"`` writes the route of every pair of hosts, by
-    default those of `simnet.topologies.Routes`, so SimGrid takes the same paths; ``"Dijkstra"`` writes
-    the links only, and SimGrid resolves ties its own way. SimGrid's default network model corrects latencies and
-    bandwidths for TCP by constant factors; with ``--cfg=network/model:CM02 --cfg=network/TCP-gamma:0
-    --cfg=network/crosstraffic:0`` it takes them as written.
+    Every directed link becomes a ``SHARED`` link. Hosts are named ``host:0``, ``host:1``, ... Profiles have `duration`
+    seconds; then the last value holds. Routing ``"Full"`` writes the route of every pair of hosts, by default those of
+    `simnet.topologies.Routes`, so SimGrid takes the same paths; ``"Dijkstra"`` writes the links only, and SimGrid
+    resolves ties its own way. SimGrid's default network model corrects latencies and bandwidths for TCP by constant
+    factors; with ``--cfg=network/model:CM02 --cfg=network/TCP-gamma:0 --cfg=network/crosstraffic:0`` it takes them as
+    written.
 
-    Raises ValueError if the graph is no topology, weather is of missing links or without `duration`, or the routes take
-    more than `largest` bytes; InputError if a file cannot be written.
+    Raises ValueError if the graph is no topology, weather names links that are not in the graph, or comes without
+    `duration`, or the routes take more than `largest` bytes; InputError if a file cannot be written.
 
     Examples
     --------

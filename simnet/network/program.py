@@ -206,8 +206,8 @@ class Program:
     - `failures`: ranks that fail for good, and when [s].
     - `software` (P,), optional: seconds of library software in each rank's work.
     - `software_of_rounds`: returns its part before each round; with ``cut=True`` for cut rings.
-    - `streams`: work on compute streams, which then opens the parts.
-    - `computed`: computation known beforehand, which the gates represent.
+    - `streams`: work on compute streams; a part may start when its work is done.
+    - `computed`: computation with known times; `parts` then have the times when they may start.
     """
 
     origin: float

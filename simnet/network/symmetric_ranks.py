@@ -1,9 +1,10 @@
 """Symmetric ranks: if all ranks do the same at the same time, simulating a few of them is enough.
 
 All enter together, and in every round each sends and receives one message of one size, on routes of like, constant
-links that no two messages share. Rings, shifts and pairwise exchanges among like hosts are of this kind. A network with
-one host more than there are patterns takes the same time. Of a loop of equal rounds only a few are simulated, until
-times repeat from turn to turn; the rest of the loop is extrapolated exactly.
+links that no two messages share. Rings, shifts and pairwise exchanges among like hosts are of this kind. They are
+simulated on a small network that takes the same time; it has one host more than there are distinct patterns of who
+sends to whom. Of a loop of equal rounds only a few are simulated, until times repeat from turn to turn; the rest of the
+loop is extrapolated exactly.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ class Decision(NamedTuple):
 class TimingOutcome(NamedTuple):
     """Communication, kernel and backward-pass times of one iteration [s]; each may be that of a different worker.
 
-    Messages traveled for `communicate`, of the worker that waited least; kernels of the slowest took `select` before
-    the first message and `merge` after it. `backward` is the backward pass, 0 for one bucket.
+    `communicate` is the message time of the worker that waited least; `select` and `merge` are the kernel times of the
+    slowest worker, before its first message and after it. `backward` is the backward pass, 0 for one bucket.
     """
 
     communicate: float

@@ -1,8 +1,8 @@
 """Cost of a job: its steps, throughput, memory per worker, and money if prices are known.
 
-Jobs that exchange more or less often are alike by inner step: a worker's pass over a batch and its update. An iteration
-of a training strategy has several, one of data parallelism is one. *Utilisation* is the share of the simulated time in
-which workers compute, in the mean over those that take part.
+Jobs that exchange more or less often are compared by inner step: a worker's pass over a batch and its update. An
+iteration has several inner steps under a training strategy, and one with data parallelism. *Utilisation* is the share
+of the simulated time in which workers compute, mean over active workers.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ level that makes all of them hold together (Bonferroni), and the policy that is 
 those tied with it at least as often as the level says, even though the first is found from the same seeds: it is lost
 only if its difference from some other policy is outside the interval of that pair.
 
-With few seeds the percentile bootstrap, which knows no tails but those it has seen, gives intervals that are too short;
-``docs/comparing.md`` has both beside what they should hold, and where neither does.
+With few seeds the percentile bootstrap gives intervals that are too short, as it has no values beyond the observed
+ones; ``docs/comparing.md`` compares the coverage of both methods with the nominal one.
 
 References
 ----------

@@ -46,7 +46,7 @@ def choice_words(text: str) -> list[str]:
 def kind_fields(text: str, kinds: Collection[str], otherwise: str = "") -> dict[str, Any]:
     """Return a text ``KIND:option=value`` as the mapping ``{KIND: {option: value}}`` that scenario files contain.
 
-    With a kind `otherwise`, a text that names none is one of that.
+    A text without a kind is read as options of the kind `otherwise`, if that is given.
 
     Examples
     --------

@@ -268,7 +268,7 @@ class Deadline(Part):
 class Continue(Part):
     """The other workers continue without the worker that stopped.
 
-    after: until they notice, as by a time-out, counted from when everything has stopped
+    after: time until they notice, such as a time-out, counted from when they all wait for the stopped worker
     """
 
     after: Seconds

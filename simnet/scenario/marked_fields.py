@@ -1,7 +1,7 @@
 """Scenario fields that are also command-line flags and keyword arguments in Python, called marked fields.
 
-`MARKED_FIELDS` is the table of them, `overrides_of` turns their values into what ``--set`` takes. Nothing that a
-scenario is made of is imported until then, so that help is there at once.
+`MARKED_FIELDS` is the table of them, `overrides_of` turns their values into what ``--set`` takes. It imports the
+modules of scenarios only when it is called, so that help is printed at once.
 """
 
 from __future__ import annotations

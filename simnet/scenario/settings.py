@@ -99,8 +99,8 @@ def link_key(
 ) -> str:
     """Return the scenario key of the latency or bandwidth of links between workers, for a topology of kind `kind`.
 
-    `given` are its parameters. InputError, of `option`: links that a file has, or a value for each link; it says how
-    to replace them all by `value`, or to scale them under this `weather`.
+    `given` are its parameters. Raises an InputError about `option` if links come from a file or have different values;
+    it says how to replace all by `value`, or to scale them by `weather`.
     """
     way = f"network.topology.{kind}"
     if kind == "file":

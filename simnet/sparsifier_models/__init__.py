@@ -124,7 +124,8 @@ def scheme(name: str) -> type[Sparsifier]:
     Raises
     ------
     ValueError
-        If there is no such scheme, what is registered, or stands in a file, is none, or one cannot be on two levels.
+        If there is no such scheme, the registered object or the class in the file is no scheme, or the scheme does not
+        support two levels.
     InputError
         If a file that is named with its class, as ``./my_scheme.py:Rotating``, cannot be imported or lacks the class.
 

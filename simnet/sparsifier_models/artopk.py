@@ -1,7 +1,7 @@
 """AR-Topk: one worker broadcasts its top-k indices, and an all-reduce sums all workers' values at these indices.
 
-As all workers send the same entries, values add up in the network: nothing builds up, and no indices travel but one
-worker's.
+As all workers send the same entries, values add up in the network: nothing builds up, and only one worker's indices
+travel.
 """
 
 from __future__ import annotations

@@ -373,15 +373,15 @@ class SparseLoCo(Chunked):
     The update is the aggregate before the outer step, of plain SGD. The wire ``released`` has a code of two bits in a
     byte, and its index in eight more.
 
-    With ``code="ccloco"``, ``compat="released"`` and no transform, a chunk of a matrix is one full row: the released
-    code arranges the tensor in another order than it takes the chunks in.
+    With ``code="ccloco"``, ``compat="released"`` and no transform, a chunk of a matrix is one full row, as the released
+    code rearranges a tensor before it cuts chunks.
 
     With ``code="templar"`` what a worker sent of a tensor is scaled down to the median of the norms of all workers (the
     lower one of two) if its norm exceeds that. A worker keeps an even number of entries of each block, at least two; a
-    block has at most 4096 entries, as an index has 12 bits. The files of Templar's store travel by an all-gather.
-    Neither wire counts the format of the file, nor the table of a tensor in it, as the published factor does not. The
-    wire ``released`` has 12 bits for an index and a byte for a value; ``paper`` the bits that a block and the bins
-    need: 112 bytes for 64 x 64 values, 146 times fewer.
+    block has at most 4096 entries, as an index has 12 bits. The files of Templar's store travel by an all-gather. Like
+    the published factor, neither wire counts the overhead of the file format and the table of a tensor. The wire
+    ``released`` has 12 bits for an index and a byte for a value; ``paper`` the bits that a block and the bins need: 112
+    bytes for 64 x 64 values, 146 times fewer.
 
     References
     ----------

@@ -72,7 +72,7 @@ class Partitioned(CarriedThreshold, disjoint=True, state=("inefficiency", "since
     def advance(self, estimate: Callable[[], Floats]) -> None:
         """Set the next partitions and thresholds; thresholds adapt to how many entries the last exchange selected.
 
-        `estimate` returns an estimate of each threshold, shape (P,), for those that start.
+        `estimate` returns estimated thresholds, shape (P,), for workers whose threshold is not set yet.
         """
         self._edges = self._partitions()
         self._first = self._begins and self._estimates

@@ -66,7 +66,8 @@ class GatheredPart(NamedTuple):
 class Gathered(Sparsifier, reads_gradients=False, codes=EVERY):
     """Base of schemes that all-gather each worker's entries; subclasses define selection and its kernels.
 
-    A worker packs what it sends, and clears it, before its first message, and adds up what it gets after the last one.
+    A worker packs the entries that it sends, and zeroes them, before its first message, and sums all entries after the
+    last one.
 
     Attributes
     ----------

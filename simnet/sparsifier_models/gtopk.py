@@ -1,7 +1,7 @@
 """gTopk: the k largest sums of the workers' top-k entries, found by merges up a binomial tree, then broadcast.
 
-Every message is k entries, whatever the number of workers: nothing builds up. What a merge cuts is only a part of a
-sum, though, and its index may still reach the result through another branch of the tree.
+Every message has k entries, whatever the number of workers. But a merge may cut a partial sum whose index still reaches
+the result through another branch of the tree.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class GTopk(
 
     In round d = 1, 2, 4, ... worker r with r mod 2d = d sends its k entries to worker r - d, which adds them to its own
     and keeps the k largest. That is the published tree for P = 2^x; for other P a worker without a partner waits for
-    its turn to send. Whoever merges sends on when that is done. The result is broadcast by worker 0. A worker's own
-    entries that are not in the result return to its residual.
+    its turn to send. A worker that merges sends when the merge is done. The result is broadcast by worker 0. A worker's
+    own entries that are not in the result return to its residual.
 
     As published, a part of a sum that a merge cuts is lost when the index reaches the result through another branch:
     its originator takes it for sent. With ``conserving`` the worker that made the cut adds that part to its own

@@ -71,8 +71,7 @@ class MuLoCo(
 ):
     """MuLoCo: workers send quantised or sparse pseudo-gradients of several inner steps of the optimiser Muon.
 
-    The update is the mean before the outer step, of SGD with momentum. Quantisers send every entry, whatever the
-    density.
+    The update is the mean before the outer step, of SGD with momentum. Quantisers send all entries at any density.
 
     The paper's collective is an all-to-all of shares, summed where they arrive, and an all-gather: the wire ``paper``.
     Its released code only simulates it and gathers all from all, tensor by tensor: codes, packed in 1, 2, 4 or 8 bits,

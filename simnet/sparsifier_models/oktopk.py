@@ -2,8 +2,8 @@
 
 Entries are picked by thresholds, local and global, that are computed exactly once in tau' iterations and re-used
 between. Workers split and reduce over regions of about equally many entries; the owner of a region passes on what
-exceeds the global threshold, balanced and all-gathered. Entries that are not in both its own and the global selection
-stay in a worker's residual.
+exceeds the global threshold, balanced and all-gathered. A worker's residual keeps all entries but those in both its own
+and the global selection.
 """
 
 from __future__ import annotations

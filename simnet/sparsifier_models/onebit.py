@@ -265,9 +265,9 @@ class ZeroOneAdam(
 
     First, every ``var_interval`` steps the gradient is reduced densely and enters m and v; in between the compressed
     all-reduce of the gradients enters m. Later v stays, and workers take local steps: each adds its own m / (sqrt v +
-    eps) to a sum u that it has not sent yet. Every ``local_step_interval`` steps the compressed all-reduce of u (sqrt v
-    + eps) takes the place of what all have done since the last one, and its mean over these steps that of m. In the
-    steps between nothing is sent.
+    eps) to a sum u that it has not sent yet. Every ``local_step_interval`` steps a compressed all-reduce of u (sqrt v +
+    eps) replaces the local steps since the last exchange, and its mean over these steps replaces m. Between exchanges
+    nothing is sent.
 
     Meanwhile workers differ: ``replicas`` of the exchange are what each applies, and the update is their mean. Learning
     rates must stay the same between two exchanges; u is in units of it.

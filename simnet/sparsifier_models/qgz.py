@@ -61,9 +61,9 @@ class GroupedWhole(NamedTuple):
 class QGZ(TwoHop, by_tensors=True, costs=(two_hop_reduce,)):
     """qgZ: workers exchange 4-bit gradients inside each node, then 4-bit sums between nodes.
 
-    Tensors are the ``layers``, in half precision. A rank quantises a tensor in G groups and sends each other rank of
-    its node the partitions that this one shares out. That rank adds up what it got, in half precision, quantises the
-    sums in G / L groups, and sends them to the nodes. The update is the mean. Nothing is remembered.
+    Tensors are the ``layers``, in half precision. A rank quantises a tensor in G groups and sends each rank of its node
+    the partitions for which that rank sums over the node. That rank adds up the parts in half precision, quantises the
+    sums in G / L groups, and sends them to the other nodes. The update is the mean. There is no error memory.
 
     Vectors, tensors whose entries are no multiple of 2 P, and all tensors on a single node are reduced by a
     reduce-scatter of float16. See `groups_of`. Without ``layers`` the gradient is a matrix of about sqrt(n) columns, a
@@ -220,9 +220,9 @@ class LoCo(QGZ, state=("counter", "begun", *_MEMORIES), costs=(two_hop_reduce,))
     """LoCo: workers reduce 4-bit gradients in two hops, as in `QGZ`, with an error memory at each worker.
 
     A rank adds its memory e to what it sends, h = g + e, and keeps e <- beta e + (1 - beta) (h - what h became). The
-    second hop has a memory of its own. Memories are codes of eight bits, in the groups of what is sent, and in its
-    order: that of `simnet.sparsifier_models.two_hop.Nodes.swizzled`. They follow the error and do not make up for all
-    of it, so that no mass is conserved. Without ``error_feedback`` this is qgZ.
+    second hop has a memory of its own. Memories are codes of eight bits, in the same groups and order as the message:
+    that of `simnet.sparsifier_models.two_hop.Nodes.swizzled`. They follow the error without compensating all of it, so
+    mass is not conserved. Without ``error_feedback`` this is qgZ.
 
     All memories are cleared every ``reset_T`` exchanges, as documented. With ``compat="released"`` a counter, one for
     all, goes up with every quantised tensor, and when it exceeds ``reset_T`` only the tensor at hand is cleared and the

@@ -1,9 +1,9 @@
 """Selection routines that schemes share: exact top-k, thresholds, norms, means of sparse selections.
 
-All of them are deterministic to the bit. No result depends on the number of threads or the processor, which the sums of
-a BLAS do, or on the order in which a partition happens to leave its elements. Long arrays go through the compiled loops
-of `simnet.sparsifier_models.compiled_selection`; short ones, and all where numba is missing, through numpy, with the
-same results.
+All of them are deterministic to the bit. No result depends on the number of threads or the processor, unlike sums of a
+BLAS, or on the order of elements after a partition. Long arrays go through the compiled loops of
+`simnet.sparsifier_models.compiled_selection`; short ones, and all where numba is missing, through numpy, with the same
+results.
 """
 
 from __future__ import annotations

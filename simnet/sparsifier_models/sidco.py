@@ -106,10 +106,10 @@ class SIDCoOptions(GatheredOptions):
 class SIDCo(Thresholded, rounds_down=True, released_widths=(4, 4), costs=(threshold_allgather,)):
     """SIDCo: an all-gather of entries above a threshold, from distributions fitted to the magnitudes in stages.
 
-    A first of several stages aims at a density of 0.25, the others share the rest evenly. Stages end early when less
-    than two entries are left. With ``stages=-1`` a worker counts over 5 exchanges what it sent over what it should
-    have: on average above 1.2 it takes a stage less, below 0.8 one more, within 1 .. ceil(ln c / ln 0.5). In the
-    reference implementation all workers' tensors share one counter; here each group of each worker has its own.
+    The first of several stages aims at a density of 0.25, the others share the rest evenly. Stages end early when fewer
+    than two entries remain. With ``stages=-1`` a worker averages, over 5 exchanges, the ratio of sent to requested
+    entries: above 1.2 it removes a stage, below 0.8 it adds one, within 1 .. ceil(ln c / ln 0.5). In the reference
+    implementation all workers' tensors share one counter; here each group of each worker has its own.
 
     Without error feedback the gamma quantile is the approximation that the reference implementation has for that case.
     On the wire ``released`` float32 values and int32 indices are gathered one after the other. With groups,

@@ -82,8 +82,9 @@ def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBloc
 def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> GatheredBlock:
     """Sum a block over d teams in log2(d) pairwise steps; after each step, keep the k_b largest sums (R-SAG).
 
-    At distance D = d/2, d/4, ..., 1 the teams t, t + D, t + 2D, ... hold the same sum and equal shares of what is cut
-    off it. What the last step cuts off, everybody takes back as its own value. d must be a power of two.
+    After the step at distance D = d/2, d/4, ..., 1 the teams t, t + D, t + 2D, ... have the same sum, and each keeps an
+    equal share of the entries cut from it as residual. Of entries cut in the last step each keeps its own value. d must
+    be a power of two.
     """
     d, held = len(teams), list(teams)
     union, dropped = held[0].indices.size, []

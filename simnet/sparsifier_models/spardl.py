@@ -1,8 +1,8 @@
 """SparDL: a sparse reduce-scatter and all-gather with messages of bounded size and lossless residuals.
 
 Blocks are reduced inside teams of workers (Spar-Reduce-Scatter), summed up between teams (Spar-All-Gather), and spread
-inside the teams again by Bruck's all-gather. Every time a block is passed on it is cut to k_b entries; what is dropped
-on the way, wherever it happens, is found again by the global residual collection.
+inside the teams again by Bruck's all-gather. Whenever a block is passed on, it is cut to k_b entries; the global
+residual collection recovers all entries dropped on the way.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SparDL(
     The gradient is cut into T = P/d blocks of c = ceil(n / T) entries, the last ones padded with zeros. Of each block
     k_b = floor(c rho) entries are kept, one at least: k = T k_b. ``selected`` is what a worker keeps of the block that
     it owns in its team, before teams meet, and the union are the entries finally selected, both without padding.
-    ``sent`` is what a worker has of its own at those entries, as far as it passed them on.
+    ``sent`` is a worker's own values at those entries, as far as it passed them on.
 
     With ``compat="released"`` h moves as with ``adapt="released"``, and a density at which k_b or h would be 0,
     where the reference implementation fails, is an error. If the density changes so that k_b does, h starts afresh.

@@ -1,8 +1,8 @@
 """Split and reduce: each worker owns a region of the gradient and sums the entries that all workers selected there.
 
-The reduce-scatter of the sparse all-reduces. In step j worker r sends what it selected of region (r + j) mod P to the
-worker that owns it (destination rotation), so that no two workers send to the same one at a time; a few steps are
-posted together (bucketing).
+The reduce-scatter of the sparse all-reduces. In step j worker r sends its selection in region (r + j) mod P to the
+owner of the region (destination rotation), so no two workers send to the same one in a step; a few steps are posted
+together (bucketing).
 """
 
 from __future__ import annotations

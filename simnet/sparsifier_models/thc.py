@@ -96,7 +96,7 @@ class THCOptions(GatheredOptions):
     servers : {"one", "all"}
         Whether worker 0 adds up all codes, or every worker those of its share.
     granularity : int
-        Highest of the levels that codes stand for, g, from 15 to 255; the released code has 16, and 30 beside it.
+        Highest of the levels that codes stand for, g, from 15 to 255; the released code has tables for 16 and 30.
     """
 
     chunk: Count = 8 << 20
@@ -116,11 +116,10 @@ class THC(
 ):
     """THC: workers send four bits per entry to a server that adds the codes undecoded. The density has no effect.
 
-    All agree on the largest norm. A worker turns signs by a diagonal that all have drawn alike, transforms blocks of
-    2^10 entries, scales them so that they are about normal, cuts at +-T, and rounds at random to a grid of 1001 points,
-    and from there to a code, both without bias. The server adds up the levels that codes stand for, whole numbers, and
-    workers transform the mean back. What a worker's own codes leave of its entries is its residual; that of the padding
-    is kept, too.
+    First the workers all-reduce the largest norm. A worker flips signs by a random diagonal that all share, transforms
+    blocks of 2^10 entries, scales them to about a normal distribution, clips at +-T, and rounds at random, without
+    bias, to a grid of 1001 points and from there to a code. The server adds up the integer levels of the codes, and
+    workers transform the mean back. A worker's residual is its entries minus its own decoded codes, padding included.
 
     The wire ``paper`` has four bits for a code, and as many as the sum needs on the way back; ``released`` a float32
     for each, as the Python path of the released code.

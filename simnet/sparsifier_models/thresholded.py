@@ -153,8 +153,8 @@ class GaussianK(Thresholded, separable=True, rounds_down=True, released_widths=(
     """Gaussian-k: an all-gather of entries above a threshold from a fitted normal distribution, corrected towards k.
 
     Mean and deviation are in double precision. A count from each worker is gathered first; on the wire ``released``
-    int32 indices and float32 values follow one after the other. No threshold can be reached by factors where the
-    estimate is not positive: a gradient of nothing but one negative value is sent whole, one of zeros not at all.
+    int32 indices and float32 values follow one after the other. If the estimate is not positive, multiplying it cannot
+    correct it: a gradient whose entries all have the same negative value is sent completely, one of zeros not at all.
 
     References
     ----------

@@ -74,7 +74,7 @@ class LayerwiseTopk(Gathered, fixed_volume=True, separable=True, costs=(topk_all
     """LWTopk: workers all-gather the largest entries of each layer.
 
     Every layer keeps the same density, at least one entry: the k of all layers may exceed that of the fused gradient.
-    That a worker selects from all layers before it sends those of the first is assumed.
+    It is assumed that a worker selects from all layers before it sends the first.
 
     References
     ----------
@@ -248,8 +248,9 @@ class RandomkOptions(GatheredOptions):
 class Randomk(Gathered, fixed_volume=True, separable=True, costs=(ring_allreduce, tree_allreduce, topk_allgather)):
     """Random-k: an all-reduce of the same k random entries of all workers, or an all-gather of each worker's own.
 
-    A worker packs its values before its first message and applies the update after the last one, which is assumed. The
-    draws depend on the seed and the iteration only. Values are not scaled up by n/k: what is not sent is kept.
+    It is assumed that a worker packs its values before its first message and applies the update after the last one. The
+    draws depend only on the seed and the iteration. Values are not scaled up by n/k, as the entries not sent stay in
+    the residual.
 
     References
     ----------

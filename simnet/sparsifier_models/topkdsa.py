@@ -43,14 +43,13 @@ class TopkDSAOptions(SplitOptions):
 class TopkDSA(SplitReduce, costs=(topkdsa, topkdsa_bounds, sparcml_bounds)):
     """TopkDSA, or TopkSA: a sparse all-reduce of top-k entries that turns dense where that takes fewer bytes.
 
-    The algorithm ``split`` gathers sparse regions as long as the sum has fewer than n / 3 entries other than zero, and
-    dense ones from there on: by the rules of bert nnz >= n // 3, by the others 2 nnz >= 2 n // 3. Those of SparCML send
-    a stream dense where that takes no more bytes; the sum arrives sparse in ``split_allgather``, dense in
-    ``dense_allgather``, and in ``recursive_doubling`` as it turns out. On the wire ``released`` a count of four bytes
-    opens a stream. Splits are summed in the order of the rotation, whatever their order of arrival.
+    The algorithm ``split`` gathers sparse regions if the sum has fewer than n / 3 non-zero entries, else dense ones (by
+    the rules of bert from nnz >= n // 3 on, by the others from 2 nnz >= 2 n // 3 on). Algorithms of SparCML send a
+    stream dense if that takes no more bytes; the sum arrives sparse in ``split_allgather``, dense in
+    ``dense_allgather``, and either way in ``recursive_doubling``. On the wire ``released`` a count of four bytes opens
+    a stream. Splits are summed in the order of the rotation, whatever their order of arrival.
 
-    A worker adds up its region when all splits have come, and in recursive doubling what a round has brought before the
-    next one.
+    A worker sums its region when all splits have arrived; in recursive doubling it sums after each round.
 
     With ``compat="released"`` the algorithm ``split`` neither sends nor keeps the k-th entry of each worker, and
     ``split_allgather`` drops sums of up to 1e-8.
@@ -289,7 +288,8 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
 def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
     """Return the round in which each worker sends each other worker the entries in the region that the receiver owns.
 
-    ``entries[r, q]`` go from worker r to q; a message is dense where that is shorter than its split of ``lengths[q]``.
+    ``entries[r, q]`` go from worker r to q; a message is dense if that is shorter than its sparse form; region q has
+    ``lengths[q]`` entries.
     """
     P = len(entries)
     if P == 1:

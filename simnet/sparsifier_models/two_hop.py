@@ -1,8 +1,8 @@
 """Reductions by two all-to-all hops, within nodes and between nodes, quantised before each hop.
 
-P = N L ranks lie on N nodes of L consecutive ones. Rank r gets partition r of the sum. In the first hop the ranks of a
-node meet: rank l of each gets the partitions of all ranks l, of which it knows the sum over its node; in the second one
-the ranks l of all nodes do.
+P = N L ranks are on N nodes of L consecutive ranks. Rank r gets partition r of the sum. In the first hop, ranks
+exchange inside each node: its l-th rank sums, over the node, the partitions of the l-th ranks of all nodes. In the
+second hop the l-th ranks of all nodes exchange these sums.
 """
 
 from __future__ import annotations

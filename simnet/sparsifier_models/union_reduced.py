@@ -1,9 +1,9 @@
 """Schemes that all-gather the selected indices, and all-reduce the values at the union of all selections.
 
-Every worker gets to know U, the union of all selections, and contributes its own value at every entry of U, whichever
-worker selected it. Values add up in the network, so that they are sent once however many workers there are, and every
-worker starts afresh from zero at all of U. What builds up with the number of workers is the size of U, unless the
-selections are disjoint.
+Every worker receives U, the union of all selections, and contributes its own value at every entry of U, whichever
+worker selected it. The all-reduce adds up the values, so their volume does not grow with the number of workers, and all
+residuals are zero at the entries of U. But U itself grows with the number of workers, unless the selections are
+disjoint.
 """
 
 from __future__ import annotations
@@ -198,10 +198,11 @@ def pack(sizes: Sequence[int], k_l: Sequence[int], bins: int) -> tuple[list[list
 class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
     """DEFT: layers are packed into one bin per worker; a worker selects the largest entries of each layer in its bin.
 
-    Worker t mod P packs the bins by the k_l of its own gradient and broadcasts them; the workers take them in turn and
-    select by the k_l of theirs. Without ``layers`` the whole gradient is one, and is cut into P. The entries of common
-    layers, which all workers send whole, are in the union but not in ``selected``. Of a sample (``scale``) k_l are
-    those of the layers of the model, and as large a share of all pieces together is kept: of short ones, some nothing.
+    In exchange t worker t mod P packs the layers into bins by the k_l of its own gradient and broadcasts the bins. Bins
+    rotate among the workers, and each selects by the k_l of its own gradient. Without ``layers`` the gradient is one
+    layer, cut into P pieces. Entries of common layers, which all workers send completely, are in the union but not in
+    ``selected``. If the gradient is a sample (``scale``), k_l are those of the model's layers, and the same share of
+    all pieces is kept; of short pieces some keep nothing.
 
     References
     ----------

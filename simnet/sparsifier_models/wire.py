@@ -1,8 +1,8 @@
 """Bytes of entries on the wire, and the steps of an exchange: messages, and kernels that every worker runs between.
 
-Bytes are those of fixed widths, or of the encoding of indices and values. A kernel works on what the messages before it
-have brought, and the messages after it carry what it made. A worker runs it as soon as it is done with the round
-before, whatever others do: see `simnet.schedule`.
+Entries have fixed widths, or the bytes of an encoding of indices and values. A kernel processes the data of the
+messages before it and produces those of the messages after it. A worker runs it as soon as it has finished the round
+before, independently of others: see `simnet.schedule`.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Strategy(ABC):
         return {part: self.keep(f"{name}.{part}", array) for part, array in state.items()}
 
     def keep_master(self, outer: Optimiser, rows: int = 1) -> tuple[Values, dict[str, NDArray[Any]]]:
-        """Add global parameters, float32 of shape (rows, n), and the state of `outer` to the saved state."""
+        """Return global parameters, float32 of shape (rows, n), and the state of `outer`; both are saved."""
         master = self.keep("master", np.tile(self.replicas.initial, (rows, 1)))
         return master, self.keep_state("outer", outer, rows)
 

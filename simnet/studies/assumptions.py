@@ -199,7 +199,7 @@ def weather_met(iterations: Mapping[str, Columns]) -> str:
 def iterations_to_accuracy(job: Job, among: Mapping[str, Candidate]) -> dict[str, str]:
     """Return texts on how many iterations exchanges need for the accuracy of dense training, where that is known.
 
-    Empty where a model is trained, which says more, with several steps between exchanges, and with sharding.
+    Empty if a model is trained, as its accuracy is then measured, under training strategies, and with sharding.
     """
     found: dict[str, str] = {}
     if isinstance(job.source, Trainable) or job.strategy is not None or job.steps is not None:

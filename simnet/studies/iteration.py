@@ -4,9 +4,9 @@ The parts are those that a real job logs (`simnet.cluster.hooks.log`). With `T` 
 
     T = compute + select + exposed + update
 
-where `exposed` is what the end of the backward pass waits for the exchange: messages that are under way (`messages`)
-and what is done between them and after the last one (`merge`). `messages` counts from when a worker is ready for a
-bucket, and has the turns of others on a shared device.
+where `exposed` is the wait for the exchange at the end of the backward pass: for messages (`messages`) and for kernels
+between them and after the last one (`merge`). `messages` counts from when a worker is ready to exchange a bucket, and
+includes the turns of other workers on a shared device.
 
 Intervals are those of `simnet.cost_models.evidence.intervals`, or of the scenario where these are wider. Errors of
 computing, selecting, merging and updating are taken as fully correlated, so they add up; errors of links are

@@ -78,8 +78,8 @@ def call_errors(job: Job, among: Iterable[Candidate]) -> dict[str, CallErrors]:
 class JobTotal(NamedTuple):
     """Time of a job [s]: compute time, and time spent in exchanges, by scheme and options.
 
-    `name` seeds the random stream of sampling errors; `left_open` is their relative standard error. `calls` are the
-    errors of exchanges on a calibrated cluster.
+    `name` seeds the random stream of sampling errors; `left_open` is their relative standard error. `calls` has the
+    errors of collective calls by exchange, on a calibrated cluster.
     """
 
     name: str

@@ -198,7 +198,7 @@ class Batch:
 def locked_folder(folder: Path, what: str, inside: str) -> Iterator[None]:
     """Create and lock a results folder with a subfolder `inside`; after the block, remove the subfolder if empty.
 
-    InputError: `what` works in the folder, as another process.
+    InputError if another process, which the message calls `what`, works in the folder.
     """
     place = folder / inside
     with file_io.lock_folder(prepare_folder(folder), what, (inside,)):

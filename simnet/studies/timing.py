@@ -69,7 +69,7 @@ class Timed:
     def predicted(self) -> tuple[float, float, Evidence]:
         """Return the ends of the 90 % interval of the time [s], NaN if unknown, and the evidence for the interval.
 
-        The interval does not go below `bound`, and holds the longest of slightly different starts.
+        The interval does not go below `bound`, and includes the longest time found with slightly different start times.
         """
         schedule, network, hosts, timing = self.schedule, self.network, self.hosts, self.timing
         if (software := run_setup.software_of(network)) is not None and self._calibration is not None:

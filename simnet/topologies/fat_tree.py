@@ -25,8 +25,7 @@ def fat_tree(
 
     k pods, each with k/2 edge and k/2 aggregation switches, fully meshed; k/2 hosts at each edge switch; (k/2)**2 core
     switches, each with one link to every pod. Hosts are numbered edge switch by edge switch, pod by pod. Two hosts at
-    one edge switch are 2 links apart, in one pod 4, in different pods 6; between pods there are (k/2)**2 shortest
-    paths.
+    one edge switch are 2 links apart, in one pod 4, in two pods 6, by (k/2)**2 paths.
 
     Parameters
     ----------

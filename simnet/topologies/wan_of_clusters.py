@@ -297,8 +297,8 @@ def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) ->
     facts : mapping
         ``graph.graph``.
     weights : mapping of (u, v) to float
-        Every link of the graph, and its weight: 1 inside sites, more than all of a site for the links to its border
-        router, anything between border routers.
+        Weight of every link: 1 inside sites, any number between border routers; a link to a border router weighs more
+        than all links inside its site together.
     """
     given = facts.get("shape")
     if facts.get("name") != "wan_of_clusters" or not isinstance(given, dict):

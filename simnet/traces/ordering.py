@@ -74,7 +74,7 @@ _UPDATES = 3000
 
 
 class EntryKinds(NamedTuple):
-    """Classes (kinds) of a layer's entries, sorted from rarely to often among the largest magnitudes of a worker."""
+    """Classes (kinds) of a layer's entries, sorted by how often they are among a worker's largest magnitudes."""
 
     # Shape (K,): Share of the entries; they sum to one.
     share: Floats

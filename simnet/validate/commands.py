@@ -1,6 +1,6 @@
 """Commands ``simnet validate`` and ``simnet reproduce``.
 
-They reach the line through the entry-point group ``simnet.commands``, as verbs of other packages may.
+They are registered in the entry-point group ``simnet.commands``, as commands of other packages are.
 """
 
 from __future__ import annotations

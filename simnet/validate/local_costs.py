@@ -122,8 +122,8 @@ def _shapes(model: str) -> list[tuple[int, ...]]:
 def reducer_jobs() -> pd.DataFrame:
     """Return measured and predicted seconds of gradient reductions, messages included, on two V100 machines.
 
-    `iteration_error` is that of computing as measured with the reduce after it. A reduce exchanges one vector by a
-    ring; while it is under way the host launches what comes after it.
+    `iteration_error` is the relative error of measured computing plus predicted reduction. A reduction exchanges one
+    vector by a ring; meanwhile the host launches the operations after it.
     """
     rows = read_published("reducer_jobs.csv").fillna({"density": 1.0})
     host, network = _fitted_prices("V100"), Network(star(2, _LATENCY, _BANDWIDTH), stack="nccl")

@@ -1,7 +1,7 @@
 """Chooses the scheme of a DDP hook: workers share iteration times, and worker 0 picks the scheme that all use next.
 
-They agree on a thread and a gloo group of their own, so nothing waits: the choice for an iteration uses what was known
-two iterations before.
+They communicate in a thread of their own, over a separate gloo group, so training does not wait: the choice for an
+iteration uses the measurements up to two iterations before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Times of the stages of iterations on a rank, written as CSV rows, and the clocks that measure them.
 
-On a GPU a moment is an event of the stream, so nothing waits for the device: a row is written once all of its events
-have passed.
+On a GPU a moment is an event of the stream, so nothing waits for the device: a row is written after its last event.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def mixture_weights(
 ) -> dict[Setting, dict[str, float]]:
     """Return the mixture weights of curve models for each measured curve, from held-out errors; {} without errors.
 
-    A weight is the inverse fourth power of the typical error; weights below a tenth are dropped. Errors on all curves
-    count as much as eight sizes of the curve. The plainest model with less than 0.05 % is taken alone.
+    A weight is the inverse fourth power of the typical error; weights below a tenth are dropped. The mean error on all
+    curves counts like eight sizes of the curve. If models have errors below 0.05 %, the simplest of them is used alone.
     """
     if not any(by_curve_model.values()):
         return {}

@@ -147,8 +147,8 @@ class Platform(_PlatformPart):
     """A hardware platform from vendor specifications; `inner` joins the devices of a node, `outer` joins the nodes.
 
     `devices_per_node` are the devices of a `chip`, or ranks of a host, on a full node, which may be several `hosts` of
-    one NVLink domain. Of libraries, `rccl` counts as `nccl`; the others count schedules: `openmpi` (from 4.1 on) those
-    of its own tables, `mpi` and `gloo` the fastest.
+    one NVLink domain. The library `rccl` is treated as `nccl`. Times of other libraries come from the schedule of an
+    algorithm: for `openmpi` (from 4.1 on) the one that its tables choose, for `mpi` and `gloo` the fastest.
     """
 
     name: _Name

@@ -62,7 +62,7 @@ class _MessageFit(NamedTuple):
 class CalibratedSoftware:
     """Adds software overhead to schedules, so that calls take their calibrated times on idle links.
 
-    `graph` has the links of the `model`, of as many nodes as are simulated, `file` is its name.
+    `graph` is the network of the `model` with the simulated number of nodes, `file` the name of the model's file.
     """
 
     def __init__(self, model: CalibratedCostModel, graph: Graph, file: str = "the calibration") -> None:

@@ -250,7 +250,7 @@ _Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 class StepModel:
     """Costs per launch, step and byte, fitted to measurements: `values` of `PARAMETERS`, errors of their logarithms.
 
-    With `nccl`, steps are counted as NCCL does, with `switch` reducing inside nodes, bytes over `cards` of a node.
+    With `nccl`, steps are counted as NCCL does. `switch`: switches reduce inside nodes. Nodes have `cards` cards.
     """
 
     nccl: bool

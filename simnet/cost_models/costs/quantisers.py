@@ -121,8 +121,9 @@ def chunked_allgather(
 def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) -> Traffic:
     """Time of MuLoCo's collectives at `bits` per entry: N - 1 + log N rounds, 2 (N - 1) / N ceil(M bits / 32) bytes.
 
-    Derived from [13]: a pairwise all-to-all of the shares, each worker's sum of its own, and an all-gather of the sums,
-    quantised again, with `bits` per entry. `contributed` are the bytes of a worker's vector, where tables are sent too.
+    Derived from [13]: a pairwise all-to-all of shares, which each worker sums for its own share, and an all-gather of
+    the sums, quantised again, with `bits` per entry. `contributed` are the bytes of a worker's vector including tables
+    of codes, if they are sent.
     """
     share = (np.ceil(M / 4 * bits / 8) if contributed is None else contributed) / N
     return collectives.pairwise_alltoall.traffic(share, N) + collectives.allgather.traffic(share, N)

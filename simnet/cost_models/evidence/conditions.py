@@ -53,7 +53,7 @@ def evidence_of(
     """Return the evidence level of times that are predicted from the latency and bandwidth of links.
 
     `latency` [s] and `bandwidth` [byte/s] are the least and the most that links have; `rounds` names the training
-    strategy in whose rounds of several steps the workers take part, of which none was measured.
+    strategy if workers exchange only after several steps; no such job was measured.
     """
     here = [] if stack in (UNNAMED, *stacks()) else [f"a {stack} stack" if stack == "custom" else stack]
     for (low, high), (least, most), shown in (

@@ -12,7 +12,7 @@ from simnet.network.event_loop.streams import advance_stream
 def account_time(s: State, g: int) -> None:
     """Add the time since rank g's last event to the rank's communicating, computing or waiting time.
 
-    With a compute stream, time in kernels counts as compute, and time before the end of the stream's work does not.
+    With a compute stream, time in kernels is computing, and all time until the stream's work ends is left out.
     """
     rank = s.ranks[g]
     if s.now <= rank.since or rank.state in (codes.OUTSIDE, codes.FAILED):

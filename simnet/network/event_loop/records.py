@@ -113,12 +113,12 @@ class LinkMembership:
 class Link:
     """A directed link: its capacity, the flows on it, its egress queue and its receive queue.
 
-    Its flows carry `carried` byte/s, but for the rounding of `updates`, and it is the bottleneck of `limited` of them.
-    `assigned` counts messages in flight, for adaptive routing. As a host's own link: `port_rank` sent last, `port_free`
-    is when that is done, `port_flow` heads the messages whose departure depends on the link's next change. With a
-    queue, messages from `port_first` to `port_last` wait, and `port_rest` bytes of the current one are left at the next
-    change. If it `queues` (receive queue), `n_coming` messages arrive at rate `coming`, `backlog` bytes were left at
-    time `counted`, and those from `first_passing` on have arrived in full.
+    `carried` is the total rate of its flows [byte/s], up to the rounding of `updates` changes; it limits `limited` of
+    them. `assigned` counts messages in flight, for adaptive routing. As a host's own link: `port_rank` sent last,
+    `port_free` is when that is done, `port_flow` heads the messages whose departure depends on the link's next change.
+    With a queue, messages from `port_first` to `port_last` wait, and `port_rest` bytes of the current one are left at
+    the next change. If it `queues` (receive queue), `n_coming` messages arrive at rate `coming`, `backlog` bytes were
+    left at time `counted`, and those from `first_passing` on have arrived in full.
     """
 
     capacity: float
@@ -287,7 +287,7 @@ class RoundRecord:
 class TaskRecord:
     """The task of a rank in a round: seconds of work, messages to send, and messages to receive.
 
-    Equal rounds share tasks. `software` follows `seconds` of a stream, and is part of them without one.
+    Equal rounds share tasks. With a compute stream, `software` comes after `seconds` of work; else it is part of them.
     """
 
     seconds: float

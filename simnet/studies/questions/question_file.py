@@ -54,9 +54,9 @@ class ColumnComparison(_FilePart):
 class Question(_FilePart):
     """Open question, as its file states it: a scenario, a grid over it, and the columns to compare.
 
-    `grid` has a text as ``--grid`` takes it for each axis, by the axis's name in the answer. `limits` says in words
-    what the answer does not hold for by construction, such as small models.
-    `long` leaves a question that takes an hour out of ``--all``.
+    `grid` has a text as ``--grid`` takes it for each axis, by the axis's name in the answer. `limits` says in words for
+    which cases the answer does not hold by its setup, such as small models. `long` leaves a question that takes an hour
+    out of ``--all``.
     """
 
     question: _Text

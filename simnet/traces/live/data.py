@@ -43,8 +43,7 @@ _WORD = re.compile(r"[A-Za-z_]+|\d|\n|[^\sA-Za-z_\d]")
 def read_prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return word sequences from docstrings of Python's standard library, shape (N, context + 1), and topics, (N,).
 
-    A stretch begins with the word that the one before ends with. The words are the most frequent ones; all others are
-    0.
+    A stretch begins with the word that the one before ends with. The words are the most frequent ones; others are 0.
     """
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("**/*.py"))
     texts = [path.read_text("utf-8", "replace") for path in files if not {"site-packages", "test"} & {*path.parts}]

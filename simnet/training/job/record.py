@@ -40,11 +40,11 @@ TRAIN, EXPLORE = "train", "explore"
 class Iteration:
     """State of an iteration until its exchange completes; it trains the model, or only tries an exchange for a policy.
 
-    The workers `active`, shape (P',), `begin` so many seconds after the first, spend `probing` on the links and
-    `compute` on passes; they have gradients after `complete` seconds, `behind` of them computed. `failures` are the
-    workers that stop without notice [s]. Workers `late` miss the exchange; the others wait for them until `waits`.
-    Collectives slow the passes by `slowed`. `selections` has start and duration of each selection, more than one after
-    interruptions.
+    `active` are the workers, shape (P',). Of each, `begin` is its start after the first worker's, `probing` and
+    `compute` its time for probes and passes, `complete` when it has its gradients, `behind` the computing until then
+    [s]. `failures` are workers that stop, and when [s]. Workers `late` miss the exchange; the others wait for them
+    until `waits`. `slowed` is the slowdown of passes by collectives. `selections` has start and duration of each
+    selection, several after interruptions.
     """
 
     number: int

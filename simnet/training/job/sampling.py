@@ -86,9 +86,9 @@ _TELLING = 32
 class IterationSampling:
     """Stratified sample of a job's iterations, and the number of iterations that each sampled one represents.
 
-    About `samples` iterations are simulated, or one per `block` [s] and per 4 blocks after `until`; a job longer than
-    `give_up` [s] is extrapolated. The lists have an entry per simulated iteration: `stands_for`, their total duration
-    `lasts` [s], and the `expected` duration up to a factor.
+    About `samples` iterations are simulated; or, with `block` [s], one per block of the job's time and, after `until`,
+    one per 4 blocks; a job longer than `give_up` [s] is extrapolated. The lists have an entry per simulated iteration:
+    `stands_for`, their total duration `lasts` [s], and the `expected` duration up to a factor.
     """
 
     iterations: int
@@ -284,7 +284,8 @@ def total_time(seconds: Floats, stands_for: Floats, expected: Floats | None = No
     """Return a job's duration [s] and its standard error [s], both estimated from a sample of its iterations.
 
     Arrays have shape (samples,): the `seconds` of iterations, how many iterations each stands for, and how long these
-    were expected to last, up to a factor. The error is that of differences between neighbours in speed.
+    were expected to last, up to a factor. The error is estimated from differences between iterations of adjacent
+    speeds.
 
     Examples
     --------

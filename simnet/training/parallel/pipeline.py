@@ -59,9 +59,9 @@ def pipeline(
 ) -> StepGraph:
     """Return the step of a pipeline-parallel model, whose stages exchange activations and their gradients.
 
-    Passes that wait for each other are in the order of the stage, as of `fsdp2` with ``passes=pass_order(...)``. A
-    microbatch has `tokens` b s, of which a worker sends `width` h entries of `dtype`. The `tied` weights are
-    all-reduced after the last.
+    Passes that wait for each other are in the order of the stage, as of `fsdp2` with ``passes=pass_order(...)``. For
+    each of the `tokens` (b s) of a microbatch a worker sends `width` (h) entries of `dtype`. The `tied` weights are
+    all-reduced after the last microbatch.
     """
     each = stages[0].workers
     segments = [_pass_nodes(stage) for stage in stages]

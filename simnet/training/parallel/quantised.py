@@ -34,9 +34,9 @@ def layout_of(nodes: Nodes) -> dict[str, Groups]:
 class ZeroPlusPlus(CheckedOptions):
     """Options of ZeRO++ for sharded steps, with DeepSpeed's names.
 
-    All-gathers of parameters carry eight bits (qwZ); tensors are reduced in two hops of four bits (qgZ), but vectors
-    and those whose entries are no multiple of 2 P. Between consecutive ranks (hpZ) a second shard of what is freed is
-    kept.
+    All-gathers of parameters carry eight bits (qwZ). Tensors are reduced in two hops of four bits (qgZ), except vectors
+    and tensors whose number of entries is no multiple of 2 P. With hpZ, consecutive ranks keep a second shard of
+    parameters that are freed after use.
     """
 
     zero_quantized_weights: bool = False

@@ -138,7 +138,7 @@ def _joint_messages(traces: _Traces) -> dict[_RankNode, _Members]:
 def _trace_calls(
     traces: _Traces, together: Iterable[_Members]
 ) -> tuple[dict[str, Groups], dict[_Members, CollectiveCall]]:
-    """Return the process groups by name, and the collective calls, or broadcasts for messages, by trace nodes."""
+    """Return process groups by name, and by trace nodes their collective calls; a message is a broadcast to one."""
     layout: dict[str, Groups] = {}
     calls: dict[_Members, CollectiveCall] = {}
     for members in together:

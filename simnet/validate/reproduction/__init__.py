@@ -1,7 +1,7 @@
 """Figures, tables and claims of papers, reproduced by simulation (``simnet reproduce``).
 
-A module per paper says what it reproduces, and what not and why. Nothing published enters a value of ours but what the
-note of the reproduction says is an input.
+A module per paper says what it reproduces, and what not and why. Published numbers are inputs of simnet's values only
+if the note of a reproduction says so.
 
 >>> reproduction("artopk-fig-4").rows()[0].ours
 0.125

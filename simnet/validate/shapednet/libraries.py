@@ -215,11 +215,11 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Of at most `MAX_RANKS` and `MAX_SIZE`.
-        Columns ``tool``, ``profile``, ``collective``, ``algorithm``, ``ranks``, ``sizes`` (as simnet counts, of all
-        ranks or of each), ``links`` (a `Change`), ``seconds``, and ``undisturbed``, the lower quartile of their times,
-        which tells software. ``size`` is the mean of the sizes; ``link_latency`` and ``link_bandwidth`` are missing
-        where those of hosts differ. Empty where nothing can be.
+        Settings with at most `MAX_RANKS` ranks and `MAX_SIZE` bytes. Columns ``tool``, ``profile``, ``collective``,
+        ``algorithm``, ``ranks``, ``sizes`` (as simnet counts, of all ranks or of each), ``links`` (a `Change`),
+        ``seconds``, and ``undisturbed``, the lower quartile of their times, to which software is fitted. ``size`` is
+        the mean of the sizes; ``link_latency`` and ``link_bandwidth`` are missing if hosts differ in them. Empty if
+        nothing can be predicted.
     """
     found = (
         _keyed_rows(rows)

@@ -43,8 +43,8 @@ def _report_waiting(out: tables.RowCollector) -> None:
 def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Merge the rows of one call on several ranks into a single row: that of the rank with the shortest time.
 
-    Rows that do not say which call they are stay. Calls are of one job if their traces are in one folder and say the
-    same number of nodes; the n-th call of a number on a rank matches the n-th of the others.
+    Rows without a call number are kept. Traces belong to one job if they are in one folder and state the same number of
+    nodes; if a rank has a call number several times, its n-th call matches the n-th of the other ranks.
     """
     if not set(CALL_COLUMNS) <= set(rows) or rows["rank"].nunique() < 2:
         return rows
