@@ -13,7 +13,8 @@ COMMANDS = [one for one, asked in outputs.REQUESTS.items() if asked[:6] not in (
 @pytest.mark.long
 @pytest.mark.parametrize("request_name", COMMANDS)
 def test_a_command_says_what_it_said(request_name):
-    found = "\n".join(outputs.differences(outputs.frozen(request_name), outputs.said(request_name)))
+    before, now = outputs.frozen(request_name), outputs.said(request_name)
+    found = "\n".join(outputs.differences(before, now, outputs.tolerance(request_name)))
     assert not found, f"{found}\nright? make guard-renew REQUESTS={request_name}"
 
 
