@@ -121,8 +121,8 @@ class Shards:
 class Rows:
     """A float32 array with a row for each of P workers and n columns, whose rows are stored in several processes.
 
-    Rows have a number in their shards, workers in order, and a range of entries; `base` of a view is the rows viewed.
-    Callers that send mutating work must respect ``flags.writeable``, as of an array.
+    The shards know them by a number. They have an ordered list of workers and a range of entries; `base` is None or, of
+    a view, the rows viewed. Callers that send mutating work must respect ``flags.writeable``, as of an array.
     """
 
     dtype = np.dtype(np.float32)

@@ -56,10 +56,10 @@ def operations_of(
 ) -> Iterator[list[RankOperation]]:
     """Yield for each rank of a schedule the list of its operations, in order of execution.
 
-    `per_second` units of work are a second. With `every_round` a rank works, be it for no time, in each round in which
-    it has messages; these wait for that alone, and it for all of the round before. ValueError: a number exceeds `most`.
-    A rank works before a round, for whole units of time, then sends and receives; the tag of a message is its number in
-    the schedule. Bytes are rounded.
+    `per_second` units of work are a second. With `every_round` a rank has a work operation, perhaps of no time, in each
+    round with messages of its own: the messages wait for it alone, and it waits for all operations of the round before.
+    ValueError: a number exceeds `most`. A rank works before a round, for whole units of time, then sends and receives;
+    the tag of a message is its number in the schedule. Bytes are rounded.
     """
     distinct = {id(one): one for one in schedule.rounds}
     laid = {key: _by_rank(one, schedule.n_ranks, per_second, every_round, most) for key, one in distinct.items()}

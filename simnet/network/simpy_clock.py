@@ -33,8 +33,7 @@ class Clock:
 
     - `env`: its time.
     - `engines`: the engine; not shared with another clock.
-    - `origin`: the moment from which the environment's time counts [s]; by default 0, with an origin of the network's
-      own.
+    - `origin`: the moment from which the environment's time counts [s]; by default 0, with a moving origin inside.
     """
 
     def __init__(self, env: simpy.Environment, engines: EngineSelector, origin: float | None = None) -> None:

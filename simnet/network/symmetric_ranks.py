@@ -84,8 +84,7 @@ class SymmetricRanks:
 
     - `links`: links and routes.
     - `stack`: transport stack.
-    - `timer`: returns, for the graph of a small network, a function that times schedules there, with cut rings and
-      messages.
+    - `timer`: returns, for a graph, a function that times schedules with cut rings and messages on it.
     """
 
     def __init__(self, links: Links, stack: Stack, timer: Callable[[Graph], Callable[[Schedule], Timing]]) -> None:

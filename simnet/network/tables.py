@@ -31,9 +31,9 @@ def empty_state(compiled: bool) -> State:
 class Table:
     """A growing table of records of one kind, whose rows are allocated and freed in ranges.
 
-    - `state`: the state; `take` may replace its rows.
-    - `name`: name of the table in it.
-    - `kind`: of a row: a dataclass, float or int.
+    - `state`: the event loop's state; `take` may replace the table's rows in it.
+    - `name`: name of the table in the state.
+    - `kind`: type of a row: a dataclass, float or int.
     """
 
     def __init__(self, state: State, name: str, kind: type) -> None:

@@ -110,7 +110,8 @@ class Decision(NamedTuple):
 
     `shortlist` has the exchanges to consider, a single one for an attempt; `density` is that of the job if None.
     `attempt` is None for an iteration. Attempt 0 begins with the state of the training (with `fresh`, a residual of
-    zero), attempt j continues attempt j - 1 with gradients of j iterations later; then all but the time is as before.
+    zero), attempt j continues attempt j - 1 with the gradients of j iterations later. After the attempts all but the
+    time is restored.
     """
 
     shortlist: Sequence[Candidate]
@@ -151,7 +152,7 @@ class Observation(NamedTuple):
 class Adaptive(Policy, Protocol):
     """A policy that also chooses the density, and learns from measured compression gains and times of exchanges.
 
-    After a failure the job asks again without a report; an attempt must then be the same.
+    After a failure the job asks again without a report, and the policy must return the same attempt.
     """
 
     def decide(self, context: PolicyContext) -> Decision:
@@ -272,8 +273,8 @@ class Flexible:
     monitor : Monitor
         How the links are watched.
     decide_every : int
-        Iterations from one decision to the next that there may be, >= 1; in between the choice stands, as with a hook
-        that asks its policy table every so often.
+        Minimum number of iterations between decisions, >= 1, as with a hook that looks up its policy table only so
+        often.
     probe_bytes : float
         Length of the longer of the messages by which workers measure the links before a decision, one after another, as
         `simnet.cluster.hooks.shifted` does [byte]; with 0 probes run beside the job and cost nothing.

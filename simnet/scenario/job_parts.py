@@ -255,7 +255,7 @@ class Churning(Part):
 class Deadline(Part):
     """How long an exchange waits for slower workers after the first worker has computed.
 
-    quantile: as long as this share of the workers takes, of the compute times of the job
+    quantile: wait for the time within which this share of the job's compute times lies
     """
 
     after: Duration | None = None

@@ -131,7 +131,7 @@ def _scaling_option(quantity: str, weather: object) -> str:
 def worker_link(name: str) -> dict[str, str]:
     """Return what a topology family calls the latency and the bandwidth of the links between workers or nodes.
 
-    They are called so, or marked in the signature of the builder by `simnet.base.quantities.WorkerLink`.
+    The parameters have these names, or the builder's signature marks them with `simnet.base.quantities.WorkerLink`.
 
     Examples
     --------

@@ -152,8 +152,7 @@ def build_topology(given: Topology) -> NetworkRead:
 def sending(given: Topology, read: NetworkRead, stack: str | Stack | None) -> tuple[Graph, dict[str, Any]]:
     """Return the link graph that a topology describes, and `Network` options for the transport stack that it runs.
 
-    A calibrated cluster, or a platform, brings its software, unless another stack is given. InputError: its file is
-    wrong.
+    A calibrated cluster or platform has its own software, unless a stack is given. InputError if its file is wrong.
     """
     part = given.choice[1]
     # Calibration takes long to import.

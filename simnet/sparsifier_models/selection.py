@@ -183,8 +183,8 @@ def take_mean(
 ) -> tuple[Values, NDArray[np.float64]]:
     """Move the entries at `indices` out of all rows; return their mean over rows, and their squared norm by row.
 
-    Returns the mean, shape (n,): the sum over the rows, in order, over P, zero elsewhere; and the sum of squares taken
-    from each row, shape (P,). `read` is as of `take_entries`.
+    Returns the mean, shape (n,): the sum over the rows, in order, divided by P, and zero at other entries; and the sum
+    of squares taken from each row, shape (P,). `read` is that of `take_entries`.
     """
     total, sent = np.zeros(indices.size, dtype=np.float32), np.zeros(len(rows))
     for worker, values in enumerate(map_rows(partial(take_entries, indices=indices, read=read), rows)):

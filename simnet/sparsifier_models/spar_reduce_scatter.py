@@ -114,8 +114,8 @@ class AdaptiveBudget(NamedTuple):
 def started(T: int, entries: float, d: int, *, least_step: int) -> AdaptiveBudget:
     """Return the initial number of entries that the owner of each of `T` blocks sends, and the initial step size.
 
-    h = max(1, floor(entries / d)) for d teams, step = (entries - h) / 100, and `entries` is c rho. `least_step` is 1,
-    or 0 as in the reference implementation, where h stays if c rho - h < 100.
+    The number is h = max(1, floor(entries / d)) for d teams, the step (entries - h) / 100, at least `least_step`: 1, or
+    0 as in the reference implementation, where h then never changes if entries - h < 100.
     """
     h = max(1, int(entries / d))
     step = max(least_step, int((entries - h) / 100))
@@ -237,8 +237,8 @@ class ReducedBlocks:
     def collect(self, outcomes: Sequence[GatheredBlock], residual: str) -> tuple[Floats, Floats]:
         """Replace each worker's gradient by its residual; return squared norms of sent and of kept values by block.
 
-        `residual` is ``global``, ``end`` or ``local``. Global: every worker takes its own value back at entries that
-        were not finally selected, and keeps what it dropped at the others. Norms, shape (B, P), are of these others.
+        `residual` is ``global``, ``end`` or ``local``. Global: at entries that were not finally selected a worker keeps
+        its own value, at selected entries the sums that it dropped. Norms, shape (B, P), are over the selected entries.
         """
         B, P = len(outcomes), len(self._rows)
         gave, keeps = np.zeros((B, P)), np.zeros((B, P))

@@ -54,9 +54,9 @@ class TwoLevelOptions(Options):
     Parameters
     ----------
     ranks_per_node : "auto", int or sequence of int
-        Consecutive ranks of a node, >= 1; they divide the workers, or are all where they exceed these. Several are
-        several levels, from inside out: ``[8, 4]`` are nodes of 8 ranks in sites of 4 nodes. ``auto`` takes the nodes
-        of the job's network.
+        Number of consecutive ranks of a node, >= 1, a divisor of the workers; if larger than their number, all are one
+        node. Several numbers are several levels, from inside out: ``[8, 4]`` are nodes of 8 ranks in sites of 4 nodes.
+        ``auto`` takes the nodes of the job's network.
     node_order : "bottleneck" or sequence of int
         In which order nodes stand in the rings of the scheme, each once; as they are numbered if none is given.
         ``bottleneck`` makes the slowest pair of neighbours as fast as can be on the job's network.

@@ -98,8 +98,7 @@ class Strategy(ABC):
 
         Gradients are float32 of shape (P', n), at `parameters` of the `active` workers, ascending (all by default).
         Ranks of schedules are places among them, without the `late` workers; what these give goes into the residual of
-        a scheme with error feedback. Raises ValueError for gradients or workers that are not allowed; nothing has
-        changed then.
+        a scheme with error feedback. Raises ValueError, without changes, for invalid gradients or workers.
         """
         self.active = self._checked_active(active)
         self._check(gradients)

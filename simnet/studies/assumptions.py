@@ -133,9 +133,9 @@ def assumed_text(
 ) -> str:
     """Return a text on values that the user has not set, such as the density, except the fields that a table varies.
 
-    Defaults that the scenario spells out are left out, unless `written`: a lock spells out all. The number of
-    iterations is one of the values only then, and not of `base`, whose iterations are alike. `met` has the
-    iterations of each row of a table, as `weather_met` takes them.
+    Defaults that the scenario contains are left out, unless `written` is true, as for a lock, which contains all. Only
+    then the number of iterations is named, but not for `base`, whose iterations are all equal. `met` has the iterations
+    of each row of a table, as `weather_met` takes them.
     """
     config, base = loaded.config, loaded.name == "base"
     job, (kind, topology) = config.job, config.network.topology.choice

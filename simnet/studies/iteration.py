@@ -71,7 +71,7 @@ class JobPrediction:
     """Predicted iteration times of a job under each policy.
 
     `iterations` has a row per policy and iteration, with the worker mean of each of `PARTS`, as ``total_s``, and its
-    interval, as ``total_low_s`` and ``total_high_s``; `met` has the simulated ones.
+    interval, as ``total_low_s`` and ``total_high_s``; `met` has the simulated iterations.
     """
 
     scenario: Scenario

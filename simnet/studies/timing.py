@@ -38,7 +38,8 @@ def network_at_start(scenario: Scenario) -> tuple[Network, list[int]]:
 class Timed:
     """Timing of a schedule that starts at `start` [s] on a network. Rank r is on the host of worker r.
 
-    `spread` is None if start times cannot change the order of messages, or with too many messages to sample.
+    `spread` is the distribution of its time over slightly different start times; None if these cannot change the order
+    of messages, or there are too many messages to sample.
     """
 
     def __init__(self, network: Network, hosts: Sequence[int], schedule: Schedule, start: float = 0.0) -> None:

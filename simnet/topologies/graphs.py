@@ -14,13 +14,13 @@ and whose edges, the links, carry
   a cluster of multi-GPU nodes ``"intra"`` at a GPU and ``"nic"`` at a network card;
 * ``weight``, the cost by which `Routes` chooses paths, where it is not 1.
 
-Builders of this package return a graph that networkx makes when somebody looks at it (`simnet.topologies.deferred`).
+Builders of this package return a graph that networkx builds on first access (`simnet.topologies.deferred`).
 ``graph.graph`` holds ``name`` (the family), ``hosts`` (P) and, where hosts pass on the traffic of others as in a ring,
 ``hosts_forward`` (True), and ``shape`` (see `simnet.topologies.shapes`). A graph from elsewhere needs only hosts,
 latencies and bandwidths; ``routes`` may give it the paths of some pairs of hosts, each a sequence of all nodes from one
 host to the other, where they are not those that `Routes` would choose.
 
-Here also stand the checks of builders' arguments: counts, latencies, bandwidths and ratios.
+This module also checks the arguments of builders: counts, latencies, bandwidths and ratios.
 """
 
 from __future__ import annotations

@@ -282,7 +282,7 @@ def _share_thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predict_kinds(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
-    """Return candidate kinds of entries, and how often many workers exceed a threshold, (counts, thresholds, kinds)."""
+    """Return candidate kinds, and how often each number of workers exceeds a threshold, (counts, thresholds, kinds)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _share_thresholds(unit)

@@ -1,13 +1,13 @@
 """Statistics of recorded steps, to which magnitudes and ranking of synthetic entries are fitted.
 
-The moments of `simnet.traces.fitting` describe tails like those of a lognormal mixture. For others, two properties
-matter to top-k: how large a worker's entries are (tables of quantiles for each layer), and at which workers they are
-large (shares of kinds, as in `simnet.traces.ordering`).
+The moments of `simnet.traces.fitting` describe tails like those of a lognormal mixture. For gradients with other tails,
+two properties matter to top-k: how large a worker's entries are (tables of quantiles for each layer), and at which
+workers they are large (shares of kinds, as in `simnet.traces.ordering`).
 
-Workers differ, and top-k ranks within one worker. So each worker's magnitudes are replaced by the mean of the same
-ranks: the root mean square, over workers, of the magnitudes of a rank divided by the size of the worker's gradient.
-Then the gain of top-k is about the workers' mean, one threshold selects the same number at all, and the layers keep
-their shares. In the tables of quantiles the few largest stay each worker's own, as a mean would hide the tail.
+Workers differ, and top-k ranks within one worker. So a magnitude is replaced by the root mean square, over workers, of
+the magnitudes with the same rank, each divided by the size of the worker's gradient. Then the gain of top-k is about
+the workers' mean, one threshold selects as many entries at every worker, and the layers keep their shares. In the
+tables of quantiles the few largest stay each worker's own, as a mean would hide the tail.
 """
 
 from __future__ import annotations

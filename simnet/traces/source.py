@@ -52,8 +52,8 @@ class Training:
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
         """Return the gradients of the P' workers `crew` in an iteration, float32 of shape (P', n).
 
-        The array, `out` if given, belongs to the caller unless it is read-only. Gradients depend on the updates at
-        most; calls have no side effects.
+        The array, `out` if given, belongs to the caller unless it is read-only. Gradients depend only on updates; no
+        side effects.
         """
         raise NotImplementedError
 
@@ -267,7 +267,7 @@ class ShardedSource(_DerivedSource):
 
 
 class ShardedTraining(Training):
-    """Training without learning, whose gradients stay in other processes; `Rows` objects refer to these gradients."""
+    """Training in which updates change nothing, with gradients in other processes, to which `Rows` objects refer."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards

@@ -379,9 +379,10 @@ class _LayerOrder(NamedTuple):
 
 
 def row_count(*, lasts: bool = False, turns: bool = False) -> int:
-    """Return how many n-entry arrays a synthetic source holds; shared normals may last (`lasts`) or rotate (`turns`).
+    """Return how many arrays of n entries a synthetic source holds in memory.
 
-    Shared normals take two more if a part of them is constant (`lasts`), and one more if the rest rotates (`turns`).
+    There are two more if a part of the noise that workers share is constant (`lasts`), and one more if the rest rotates
+    (`turns`).
     """
     return 6 + 2 * lasts + turns
 

@@ -2,10 +2,9 @@
 
 Three splits: every fourth size of a curve is left out, a number of ranks is left out, a collective is left out. What is
 left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
-inside the rest. Where there are measurements of all-reduce, the rest of an all-gather, a reduce-scatter or an
-all-to-all is the all-reduce and point-to-point alone. Beside it stands what others do: the rules of
-`simnet.validate.rivals`, and, for sizes and ranks, the single line, three segments and five anchors, interpolated over
-the logarithm of the ranks.
+inside the rest. If all-reduce was measured, a left-out all-gather, reduce-scatter or all-to-all is predicted from
+all-reduce and point-to-point alone. For comparison there are the rules of `simnet.validate.rivals`, and, for sizes and
+ranks, the single line, three segments and five anchors, interpolated over the logarithm of the ranks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Predictions of measured collective times from the latency and bandwidth of links alone.
 
-See `simnet.validate.shapednet.libraries` for the prediction, and the one setting that it takes software from. Told
-apart are links that differ between hosts; exchanges in which a rank sends or receives several messages at once; links
-above 100 Mbit/s, since ranks that share the processors of one machine are then no faster than these; links that change
-while it runs, where each iteration is predicted; and settings of another table that were measured a second time.
-Intervals come from errors of the other settings of the same table, in the measure of how much of a prediction is
-software. `simnet validate` lists each of these kinds of settings as a split.
+`simnet.validate.shapednet.libraries` predicts, with the software time from one setting. These kinds are separated:
+links that differ between hosts; exchanges in which a rank sends or receives several messages at once; links above 100
+Mbit/s, since ranks that share the processors of one machine are then no faster than these; links that change while it
+runs, where each iteration is predicted; and settings of another table that were measured a second time. Intervals come
+from errors of the other settings of the same table, in proportion to the share of software in a prediction. `simnet
+validate` lists each of these kinds of settings as a split.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ class Workload:
 def steps_of_rank(schedule: Schedule, rank: int) -> list[ReplayStep]:
     """Return what a rank does in each round in which it sends, receives or computes.
 
-    Messages between two ranks keep the order of the schedule, so that both sides pair them alike. Rounds use the same
-    buffers.
+    Messages between two ranks keep the order of the schedule, so both sides pair them alike. Rounds share buffers.
     """
     steps: list[ReplayStep] = []
     number = 0

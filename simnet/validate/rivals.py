@@ -4,9 +4,9 @@ A rival takes the curves that are kept and the sizes and setting of one that is 
 the set of measurements. The *five-line rules* are what anybody writes first:
 
 - another size: the straight line between neighbouring sizes in logarithms (`log_log`);
-- another number of ranks: the curve of the nearest number (`nearest`), that by the ratio of bus factors
-  (`nearest_by_bus_factor`), and the straight line between neighbouring numbers in logarithms (`log_log`), which beyond
-  the last goes on;
+- another number of ranks: the curve of the nearest number (`nearest`), the same times the ratio of bus factors
+  (`nearest_by_bus_factor`), and a straight line between neighbouring numbers in logarithms (`log_log`), extended beyond
+  the last;
 - another collective: the all-reduce on the same ranks, else the nearest, by the ratio of bus factors
   (`rule_of_bus_factor`).
 

@@ -57,7 +57,7 @@ def new(kind: str, name: str, *, out: str | None = None, force: bool = False) ->
     Raises
     ------
     InputError
-        If the name is taken or none, or files are there.
+        If the name is in use or invalid, or files exist already.
     """
     check_choice(kind, "kind", KINDS, file="KIND")
     what, folder = KINDS[kind], Path(out or "")

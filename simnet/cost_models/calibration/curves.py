@@ -52,7 +52,7 @@ _OF_HOST = re.compile(r"(link_latency|link_bandwidth|contribution)_\d+")
 class Setting:
     """Conditions of a measured curve: collective (as in nccl-tests), ranks, nodes, pinned algorithm and protocol.
 
-    0 `nodes` are not known.
+    `nodes` is 0 if their number is unknown.
     """
 
     collective: ShortText

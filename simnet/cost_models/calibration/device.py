@@ -1,8 +1,9 @@
 """Measures device profiles: kernel costs of sparsifiers on a CPU or GPU.
 
-Times on gradients of growing length are fitted by a launch and seconds per entry, by least squares of relative errors,
-with corrections at each length. The interval comes from predictions of every second length from the others, and, for
-kernels that select, from other densities. Kernels are those of torch on a GPU or the processor, or simnet's own.
+A kernel's times on gradients of growing length are fitted as a launch time plus seconds per entry, by least squares of
+relative errors, with corrections at each length. Its error interval comes from predicting every second length from the
+others and, for kernels that select, from other densities. Kernels are those of torch on a GPU or the processor, or
+simnet's own.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class LibraryKernels:
 
     `make` returns, given entries and density, for each method the entries that it processes, and the call; `seconds`
     the time of several calls one after the other; `sources` describe them. A device `on_host` needs no copies. `host`
-    are an ``operation`` and a ``view`` of 64 entries, a ``qr`` of a factor, and a ``wait`` for a device, if they cost.
+    has calls to time the host: an ``operation`` and a ``view`` of 64 entries, a ``qr`` of a factor, a ``wait``.
     """
 
     device: str

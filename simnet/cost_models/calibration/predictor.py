@@ -71,7 +71,8 @@ class BoundedTimes(NamedTuple):
 class TimeGrowth(NamedTuple):
     """How a collective's time grows at the `largest` measured size [byte]: as size ** `power`, 0 <= `power` <= 1.
 
-    `by_power` is how far that shows bandwidth, `by_bytes` how far times grow as latency plus bytes; both within 0..1.
+    `by_power`, in 0..1, is how clearly this power shows a limit by bandwidth, `by_bytes` how well latency plus bytes
+    fits.
     """
 
     largest: float

@@ -235,9 +235,9 @@ def calibrate_logs(
 ) -> Calibration:
     """Read logs (files, folders or names of shipped data sets) and fit a cost model to them.
 
-    Rows have the values of `where` by column; `facts` are what the logs lack; times are in place or out of place;
-    `topology` places the ranks; intervals hold a `coverage` of measurements; `stack` stands in place of that of the
-    logs. Raises InputError if a log cannot be read, or nothing, or too much, is left to calibrate on.
+    Only rows with the values of `where` (by column) are used; `facts` are values that the logs lack; times are in place
+    or out of place; `topology` places the ranks; intervals contain a share `coverage` of measurements; `stack` replaces
+    that of the logs. Raises InputError if a log cannot be read, or the rows left are none or of several systems.
     """
     known = facts if isinstance(facts, LogFacts) else constant_facts(facts)
     parts = [read_rows(log, known) for log in logs]

@@ -59,7 +59,7 @@ VALUE_BITS: dict[ValueCode, int] = {
 def table_bytes(values: ValueCode) -> int:
     """Return the size [byte] of the decoding table in a message of encoded values; 0 if there is none.
 
-    A shift and a mean for each bin, the smallest value and the distance of levels, or the scale of signs.
+    Bins have a shift and a mean each, linear levels their minimum and distance, signs a scale.
     """
     if VALUE_BITS[values] > 8:
         return 0

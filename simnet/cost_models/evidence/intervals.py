@@ -174,7 +174,7 @@ def median_half_width(values: Floats, count: int | None = None) -> float:
 class ErrorModel(NamedTuple):
     """Error quantiles of one kind of prediction, a row for each measured system, in units of the interval half-width.
 
-    `shared` is the correlation of the errors of two choices at one place of a site, in normal scores, within [0, 1);
+    `shared` is the correlation, in normal scores, of the errors of two choices on the same system, within [0, 1);
     `quantiles` are at the normal scores `SCORES`, shape (systems, 25).
     """
 
@@ -186,8 +186,8 @@ class ErrorModel(NamedTuple):
 def error_models() -> MappingProxyType[str, ErrorModel]:
     """Return the shipped error models by kind of prediction.
 
-    A calibrated cluster has ``sizes``, ``ranks``, ``beyond`` and ``collectives``, a platform ``specified``. Names of
-    transport stacks, ``ideal`` without software, and ``named`` for all of them are times that follow from links.
+    A calibrated cluster has ``sizes``, ``ranks``, ``beyond`` and ``collectives``, a platform ``specified``. Times
+    predicted from links have the name of the transport stack, ``ideal`` without software, or ``named`` for any.
     ``select`` is the time of kernels, ``iteration`` that of iterations of jobs. `GIVEN` is among them.
     """
     found = {GIVEN: ErrorModel(0.0, SCORES[np.newaxis] / SCORE_95)}

@@ -20,7 +20,7 @@ from simnet.network.event_loop.records import State
 def join_receive_queue(s: State, f: int) -> None:
     """Add message f to the receive queue of the link into its receiver, if that link has a queue.
 
-    A message that meets others on its own host's link has that link behind it, as its host sends in order.
+    Its host sends in order, so a message that waited for others on the host's own link has already passed that link.
     """
     flow = s.flows[f]
     route = s.routes[flow.route]

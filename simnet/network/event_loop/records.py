@@ -52,8 +52,8 @@ class FlowRecord:
     link at time `counted`, at rate `pace`, if that may still change. The flow `behind` waits for it on its connection;
     it `waits` itself. It carries `what`, and `holds` its sender until it arrives. `next` is the next free flow, or the
     next one in a queue. Its links are those of its route from `first` to before `stop`, after those `passed`. `lasts`
-    is the time its own link takes, where messages queue. It is in the receive queue of link `port`: it `comes` there,
-    or all has arrived and `remaining` bytes are before its end.
+    is the time that its own link takes, if messages queue there. In the receive queue of link `port` it still `comes`
+    in, or has arrived with `remaining` bytes queued up to its end.
     """
 
     rate: float
@@ -266,9 +266,10 @@ class Rank:
 class RoundRecord:
     """A round of a schedule in flight: its first rows in other tables, and the number of its first message.
 
-    Ranks enter it with up to `ahead` earlier rounds open. If it `sends_first`, control messages come after sends; they
-    cost `control_factor` times their software. It `continues` the phase of the previous round. `worked` is where
-    compute times are kept. It `opens` a part, or `unpacks` one. -1 is none.
+    Ranks enter it with up to `ahead` earlier rounds open. If it `sends_first`, control messages come after sends.
+    Control messages take `control_factor` times their software time. It `continues` the phase of the previous round.
+    Compute times are stored at `worked`. It `opens` the exchange of a part of the gradient, or `unpacks` one; -1 for
+    none.
     """
 
     tasks: int = codes.NONE

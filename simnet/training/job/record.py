@@ -168,9 +168,9 @@ class JobShare(NamedTuple):
 class PolicyResult:
     """Result of a job under one policy. Names of columns end in their unit.
 
-    Rows of iterations and workers are those of `iterations` and `workers`. Recorded messages and spans are those of the
-    first iterations, with the number of each. `local_stages` has for each exchange the seconds of a worker's local
-    operations by stage of its hook, or by kernel, in the last iteration; means over workers.
+    `iterations` and `workers` have a row per iteration, and per iteration and worker. `messages` and `spans` are those
+    of the first iterations, with the iteration's number. `local_stages` has for each exchange the seconds of a worker's
+    local operations by stage of its hook, or by kernel, in the last iteration; means over workers.
     """
 
     def __init__(self, policy: str) -> None:

@@ -110,9 +110,9 @@ When: TypeAlias = Literal["each", "last"]
 class Fsdp2Options(CheckedOptions):
     """Options of FSDP2 (`fully_shard`); `docs/sharded.md` describes them.
 
-    Each of `replicas` is sharded between P / N workers. `reshard_after_forward` frees all units but the root, none, or
-    those named. Gradients are reduced after ``"each"`` or the ``"last"`` microbatch, ``"behind"`` all passes in
-    pipelines. `passes` orders the passes of the microbatches; `plus` is what is quantised.
+    Each of the N `replicas` is sharded between P / N workers. `reshard_after_forward` frees all units but the root,
+    none, or those named. Gradients are reduced after ``"each"`` or the ``"last"`` microbatch, ``"behind"`` all passes
+    in pipelines. `passes` orders the passes of the microbatches; `plus` has the options of ZeRO++.
     """
 
     replicas: Count = 1

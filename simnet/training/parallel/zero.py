@@ -168,8 +168,7 @@ _MOMENTS, _FP32 = 2, 4
 class ZeroOptions(CheckedOptions):
     """Options of a training step with ZeRO, with DeepSpeed's names.
 
-    `limits` and `plus` apply to stage 3, `sdp4bit` to stages 1 and 2, where each worker then owns an equal part of each
-    bucket.
+    `limits` and `plus` apply to stage 3, `sdp4bit` to stages 1 and 2, where workers own equal parts of each bucket.
     """
 
     iteration: WholeNumber = 0

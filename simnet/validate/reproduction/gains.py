@@ -294,8 +294,8 @@ def arc_top_k() -> list[Row]:
     ours takes 69 to 79 % less time; the best published value is 60.7 %. The released hook starts with four fifths of
     the rows and reaches one fifth within its first 102 steps by default. It is not stated which 50 steps were timed, so
     the interval covers the first 50 as well as steps with a fifth. The hook's own overhead for up to 219 tensors was
-    not measured and is not included: 0.37 s more per step with a fifth of the rows, at 1,339 million parameters, would
-    give 60.7 %.
+    not measured and is not included: 0.37 s more per step with a fifth of the rows (1,339 million parameters) gives
+    60.7 %.
     """
     rows = []
     for row in read_published("dense_steps.csv").to_dict("records"):

@@ -1,6 +1,6 @@
 """Pictures of reproductions: published values and simnet's on the same axes.
 
-What each part of a row's text names, panel, series or place on an axis, stands in ``published_data/axes.csv``.
+``published_data/axes.csv`` says of each part of a row's text whether it names a panel, a series or a place on an axis.
 """
 
 from __future__ import annotations

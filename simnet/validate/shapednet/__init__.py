@@ -1,7 +1,7 @@
 """Experiments on a real network inside one machine, with set latency and bandwidth: times are predicted, then measured.
 
-`namespaces.shaped_star` makes it, out of network namespaces and a switch in user space; `links.predict` says what a
-schedule takes on it: what `simnet.network.Network` says, with the settings of its links and a transport stack;
-`experiment.experiment` measures both. It takes Linux, root and a C compiler; `namespaces.unavailable` says what is
-missing. `libraries` predicts measurements of others on such links.
+`namespaces.shaped_star` builds the network from network namespaces and a switch in user space; `links.predict` predicts
+the time of a schedule on it by `simnet.network.Network`, with the settings of its links and a transport stack;
+`experiment.experiment` predicts and measures. This needs Linux, root and a C compiler; `namespaces.unavailable` says
+what is missing. `libraries` predicts measurements of others on such links.
 """
