@@ -269,8 +269,8 @@ class Schedule:
         Parameters
         ----------
         seconds : mapping of int to float or array_like of float, shape (n_ranks,)
-            Seconds that ranks work before they enter a round, by its number, from 0. Under the number of rounds stands
-            what they work after the last one, for which a round without messages is added.
+            Seconds that ranks work before they enter a round, by its number, from 0. The key ``len(rounds)`` has the
+            seconds after the last round, for which a round without messages is added.
 
         Raises
         ------

@@ -217,7 +217,7 @@ def name_author(error: BaseException) -> BaseException:
 def refusal_text(error: Exception) -> str:
     """Return an error's message; for an unexpected error in plug-in code, also the line of code that raised it.
 
-    The error itself is raised where tracebacks of plug-in code are kept.
+    If tracebacks of plug-in code are kept (``SIMNET_TRACEBACK``), it raises the error instead.
     """
     place = "" if isinstance(error, SimnetError) else _find_culprit(error, only_wrote=True)[1]
     if place and _keeps_tracebacks():

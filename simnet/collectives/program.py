@@ -95,12 +95,12 @@ class ChunkProgram:
     steps : iterable of Step
         In order. Steps without messages or rounds are left out.
     operation, algorithm : str
-        Of which collective its schedules are a call, as `simnet.collectives.registry` has them; of none if empty.
+        The collective of which its schedules are a call, as named in `simnet.collectives.registry`; empty for none.
 
     Raises
     ------
     ValueError
-        If `n_ranks` or `n_chunks` is < 1, or a step names a rank or a number of chunks that there is not.
+        If `n_ranks` or `n_chunks` is < 1, or a step has an invalid rank or number of chunks.
 
     Examples
     --------

@@ -2,8 +2,9 @@
 
 Linux halves the window of a silent connection in each retransmission time-out, down to the initial window [1]_, [2]_.
 Then it doubles it in each round trip. A sender whose window w is shorter than what the path holds waits in each round
-trip for RTT - w / rate. Before the silence a window is twice as long as what the connection had in flight at once: it
-doubles while it is less [3]_. It is no longer than what the path and its buffer hold, as a longer one loses packets.
+trip for RTT - w / rate. Before the silence a window is twice as long as the most bytes that the connection had in
+flight, as it doubles while it is shorter [3]_. It is at most as long as path and buffer hold, as a longer one loses
+packets.
 
 References
 ----------

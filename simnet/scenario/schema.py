@@ -90,8 +90,8 @@ class Optimiser(OneOf):
 class Strategy(job_parts.WithOptions):
     """Training strategy: how workers train between exchanges. `simnet list strategies` shows them and their options.
 
-    inner: of each worker; default: that of the strategy
-    outer: of the global parameters; default: the strategy's
+    inner: optimiser of each worker; default: that of the strategy
+    outer: optimiser of the global parameters; default: that of the strategy
     bucket: up to how many bytes tensors go together, as 1 B for one by one; default: all
     bits: of a value on the link, of exchanges without value_bytes; default: those of the scheme
     """

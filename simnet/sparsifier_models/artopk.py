@@ -85,8 +85,8 @@ class ARTopk(
 
     For policies that choose the density there are these statistics besides those of `Exchange`, and `gains`. The gain
     g_t is ``gain``; with ``compat="released"`` the root of the broadcasting worker's own, as the reference
-    implementation measures it. Smoothed are the last 5 values, newest first with weights 0.99, 0.99^2, ...; fewer make
-    0. A change of density starts them afresh.
+    implementation measures it. Smoothed values are weighted means of the last 5, from the newest on with weights 0.99,
+    0.99^2, ...; 0 with fewer values. A change of density starts them afresh.
 
     ========================  =======================================================================================
     ``staleness``             (P,) exchanges since each worker last broadcast, this one included: 0 for the one that

@@ -250,7 +250,7 @@ class FirstThresholdOptions(CarriedThresholdOptions):
 class SAGE(CarriedThreshold, separable=True, history=("mean",), costs=(hardthreshold,)):
     """SAGE: each worker's threshold follows the mean magnitude of about 400 random entries.
 
-    A sample that is all zero says nothing: the mean of the iteration before then stays, and alpha is 1.
+    If all sampled entries are zero, the mean of the iteration before is used again, with alpha = 1.
 
     References
     ----------

@@ -309,7 +309,7 @@ class DeMo(Chunked, transforms=True):
     counts coefficients. The released code sends indices of 8 bytes, though none exceeds 4095, and values as wide as
     parameters: ``value_bytes=2`` in bfloat16. The gradient must not be averaged before.
 
-    What rounding makes of a transform and its inverse is lost as well.
+    Rounding errors of the transform and its inverse are lost, too.
 
     References
     ----------

@@ -101,7 +101,7 @@ class Exchange:
                             entries it selected
         ``threshold_exact``  (P,) the k-th largest magnitude of g_e; schemes that search for a threshold
         ``threshold_error``  (P,) ``threshold`` over ``threshold_exact``, less 1; inf where only the latter is 0
-        ``lost``            norm of what of the sum of all g_e is neither applied nor kept; schemes that lose mass
+        ``lost``            norm of the part of the sum of all g_e neither applied nor kept; schemes that lose mass
         ``broadcaster``     the worker whose indices all others take; schemes that have one
         ``criterion``       (P,) what the broadcaster was chosen by; AR-Topk with VAR
         ==================  =================================================================================
@@ -109,7 +109,7 @@ class Exchange:
     period : int
         As of `Sparsifier`.
     recurs : bool
-        Whether schedule and kernels follow from few things that recur, so that later exchanges have the same schedule.
+        Whether schedule and kernels repeat, so that later exchanges have the same schedule object.
     replicas : ndarray of float32, shape (P, n), optional
         What each worker applies, in schemes where that differs; `update` is the mean then. May lie in the gradients, if
         these may be overwritten.

@@ -77,8 +77,8 @@ class OmniReduce(Sparsifier, sends_all=True, reads_gradients=False, costs=(omnir
     Aggregators are workers, as there are no other ranks, and send nothing to themselves.
 
     The released code sets blocks that it drops to zero and remembers nothing: ``error_feedback=false``, or
-    ``compat="released"``. Otherwise they are the residual. At a threshold of zero there is none. Its aggregators are
-    machines of their own. Wires ``paper`` and ``released`` are the same.
+    ``compat="released"``. Otherwise they are the residual. At a threshold of zero there is no residual. In the released
+    code aggregators are separate machines. Wires ``paper`` and ``released`` are the same.
 
     The last block is as long as others. All slots take their turns together, and what a worker sends an aggregator in a
     turn is one message; sums are made as blocks come, which takes no time. If the gradient is a sample, a block stands

@@ -15,8 +15,8 @@ TENTH = 0.1
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
     """Return how many units (such as rows) to select in each part of a gradient to get about `shares[i]` entries.
 
-    Part i has `room[i]` units of `units[i]` entries. Rounding errors carry over to the next parts, and what these have
-    no room for to the first that have. If all parts got nothing, the largest share gets one.
+    Part i has `room[i]` units of `units[i]` entries. Rounding errors carry over to the next parts; units for which
+    these have no room go to the first parts that have room. If no part got a unit, the largest share gets one.
 
     Examples
     --------

@@ -42,9 +42,9 @@ class SignSGDOptions(Options):
     vote : {"majority", "mean"}
         What is applied: the sign of the majority, as in signSGD, or the mean of the signs of all, as in EF-signSGD.
     scaled : bool
-        Whether each worker sends the mean magnitude of its entries along, and signs count that much, those of a
-        majority the mean over the workers. Else a sign is plus or minus one, as published for signSGD, for a learning
-        rate of its own.
+        Whether each worker also sends the mean magnitude of its entries, by which signs are multiplied (a majority by
+        the mean over the workers). Else a sign is plus or minus one, as published for signSGD, with its own learning
+        rate.
     collective : {"auto", "parameter_server", "allgather"}
         A server, worker 0, that returns one bit an entry for a majority and float32 values for a mean; or an all-gather
         by recursive doubling. ``auto``: a server for a majority, as published, an all-gather for a mean.

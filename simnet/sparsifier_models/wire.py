@@ -81,8 +81,8 @@ class Wire:
     released : bool
         Whether values and indices travel apart, with the further messages of the reference implementation.
     encoding : Encoding, optional
-        How indices and values travel, where that is asked for. `index_bytes` then do not count, nor do `value_bytes`
-        but where a network adds values up.
+        How indices and values are encoded, if they are. It replaces `index_bytes`, and `value_bytes` except where
+        values are reduced in the network.
     scale : float
         Entries of the whole model that an entry of the gradient stands for.
     """
@@ -193,7 +193,7 @@ class Wire:
     ) -> list[DeviceOp | Schedule]:  # fmt: skip
         """Return the given messages between kernels that encode the entries sent and that decode the entries received.
 
-        Entries sent are out of `n`; those received, in `count` messages, out of `of`, by default `n` too.
+        Entries sent are selected from `n` entries, those received in `count` messages from `of` (default `n`).
         """
         encode = self.encoding_kernels(sent, n, ascending=ascending, values=values)
         return [*encode, messages, *self.decoding_kernels(received, of or n, count, values=values)]

@@ -250,8 +250,8 @@ class Routes:
     def around(self, src: int, dst: int, down: frozenset[int]) -> tuple[int, ...] | None:
         """Return a route from host `src` to host `dst` that avoids the links `down`; None if there is none.
 
-        It is `route` where that avoids them already; else one of the `candidates` that do, by the hash; and where none
-        does, a path of least total weight over the links that are left, over equal ones by the hash.
+        It is `route` if that avoids them; else one of the `candidates` that do, chosen by the hash of `Routes`; if none
+        does, a path of least total weight over the remaining links, chosen by the hash among equal ones.
 
         Parameters
         ----------

@@ -95,7 +95,7 @@ class Ranked:
 def spread_evenly(normals: Values, offset: float) -> Values:
     """Return evenly spaced standard normals, in the order of `normals`, to reduce noise in a small layer.
 
-    `offset` in [0, 1] shifts the evenly spaced shares within a space between them.
+    `offset` in [0, 1] shifts the evenly spaced shares by a fraction of their distance.
     """
     from scipy.special import ndtri
 

@@ -1,7 +1,7 @@
 """Gradients recorded from a training run.
 
 A trace is a folder with a description, `trace.json`, and one safetensors file per recorded step, such as
-``000020.safetensors``. It has a tensor per layer, float32, float16 or bfloat16, with the gradients of all workers
+``000020.safetensors``. A file has a tensor per layer, float32, float16 or bfloat16, with the gradients of all workers
 before the exchange; the first axis is the worker. If every worker wrote its own (`per_worker`), worker 3 has
 ``000020.0003.safetensors``, with a first axis of one. If only some entries of a layer are recorded, the same ones at
 all steps and workers, it has one axis, and `of` is its whole shape. An npz archive of numpy is a trace, too.

@@ -128,8 +128,8 @@ def winners(held: pd.DataFrame, best: bool = False) -> Mapping[str, int] | None:
     Returns
     -------
     mapping or None
-        ``settings``, and of these those that are ``right``, and ``closed_form``, by what stands beside. None where the
-        two were not measured.
+        Number of ``settings``, number predicted ``right``, and right by the ``closed_form``. None if the two were not
+        measured.
     """
     parts = held["setting"].str.partition(",")
     table = held.assign(method=parts[0], rest=parts[2], ranks=parts[2].str.partition(",")[0])

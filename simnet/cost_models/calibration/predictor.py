@@ -51,7 +51,7 @@ class FittedCurve(Setting):
         return np.asarray(np.exp(np.sum(logs, axis=0)), dtype=np.float64)
 
     def through(self, sizes: Floats) -> Floats:
-        """Return times [s] at sizes [byte] by the interpolating model if there is one, else by the mixture.
+        """Return times [s] at sizes [byte] by the interpolating model, or by the mixture if there is none.
 
         Other numbers of ranks compare with measured times: libraries change protocol at similar sizes there.
         """

@@ -74,8 +74,9 @@ def scale_over_ranks(
 ) -> Floats:
     """Predict times [s] at `sizes` [byte] for an unmeasured number of ranks, from curves on other numbers; shape (n,).
 
-    `settings` and `curves`, times of sizes, are at least one, `asked` the wanted setting. With `chunked`, curves
-    compare at the same size per rank; with `nccl`, there are double trees; bytes count over `cards` of a node.
+    There is at least one curve, a function from sizes to times, in `curves`, of the setting in `settings`; `asked` is
+    the wanted setting. With `chunked`, curves compare at the same size per rank; with `nccl`, there are double trees;
+    bytes count over `cards` of a node.
     """
     from scipy.optimize import nnls
 

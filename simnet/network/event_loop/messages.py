@@ -161,8 +161,8 @@ def handling_time(s: State, f: int) -> float:
 def control_delay(s: State, f: int) -> float:
     """Return the transmission and queueing time of control message f [s]; infinity if a link of its route is down.
 
-    It takes its bytes at the slowest link, and waits on links after its host's own for bytes that came before it. It
-    delays nobody itself.
+    It is the bytes over the rate of the slowest link, plus the wait, on links after the host's own, for earlier bytes.
+    The message delays no other.
     """
     route, wait, slowest = s.routes[s.flows[f].route], 0.0, math.inf
     for at in range(route.begin, route.end):

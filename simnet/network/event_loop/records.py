@@ -267,9 +267,8 @@ class RoundRecord:
     """A round of a schedule in flight: its first rows in other tables, and the number of its first message.
 
     Ranks enter it with up to `ahead` earlier rounds open. If it `sends_first`, control messages come after sends.
-    Control messages take `control_factor` times their software time. It `continues` the phase of the previous round.
-    Compute times are stored at `worked`. It `opens` the exchange of a part of the gradient, or `unpacks` one; -1 for
-    none.
+    Control messages take `control_factor` times their software time. It `continues` the previous phase. Compute times
+    are stored at `worked`. It `opens` or `unpacks` a part of the gradient; -1: none.
     """
 
     tasks: int = codes.NONE
@@ -339,8 +338,8 @@ class StreamRecord:
 class ComputeSlice:
     """A slice of the backward pass, and the kernels that select and unpack the part of the gradient it computes.
 
-    Places in the kernel queue where selection and unpacking end (infinity if not queued), the slowdown `beside` while
-    its messages are in flight, and start and end of all three.
+    It has the places in the kernel queue where selection and unpacking end (infinity if not queued), the slowdown
+    `beside` while its messages are in flight, and start and end of slice, selection and unpacking.
     """
 
     seconds: float
@@ -388,7 +387,8 @@ class Connection:
 class EarlyArrival:
     """Number of messages that arrived before their rank entered their round, and the CPU time to handle them.
 
-    For an open earlier round, the negative count of what is missing, `unsent` sends among it. `next` is the next one.
+    For an open earlier round the negative number of missing messages, of which `unsent` are sends. `next`: the next
+    record.
     """
 
     round_index: int = -1
@@ -402,9 +402,8 @@ class EarlyArrival:
 class State:
     """The complete state of the event loop: times, options, lists and their lengths, and tables of records.
 
-    The weather is known until `horizon`; a network in which nothing moves may recover until `hope`. `stamp` numbers
-    calls of `settle_rates`. One event takes up to `most_sends` of `n_free` flows. `n_queued` messages wait in egress
-    queues.
+    The weather is known until `horizon`; links may recover until `hope` if nothing moves. `stamp` numbers calls of
+    `settle_rates`. One event takes up to `most_sends` of `n_free` flows. `n_queued` messages wait in egress queues.
     """
 
     now: float

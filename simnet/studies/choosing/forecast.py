@@ -172,7 +172,8 @@ class WholeJob:
     """Ranking of exchanges for a job, the fastest first, with the time that adaptive policies save.
 
     `per_stretch` takes the fastest exchange of each iteration; `flexible` are the scenario's policies, or a usual one.
-    `alike` has labels with identical rows by the label of the row kept, `aside` rows without a steady part.
+    `alike` has the labels of left-out identical rows, by the label of the row that is shown; `aside` has rows without a
+    steady part.
     """
 
     rows: tuple[JobForecast, ...]

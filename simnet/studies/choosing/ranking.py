@@ -190,8 +190,8 @@ def sampled_fields(loaded: Scenario) -> list[str]:
 def ranked_candidates(loaded: Scenario, run: Run) -> list[Candidate]:
     """Return the exchanges that a ranking compares.
 
-    Fixed policies that the scenario or the request names have the candidates; otherwise the usual exchanges are added
-    to the scenario's.
+    The candidates are the exchanges of fixed policies that the scenario or the request names; otherwise the usual
+    exchanges are added to the scenario's.
     """
     if "policies" in loaded.written() and run.policies and all(isinstance(one, Fixed) for one in run.policies.values()):
         return [one.candidates[0] for one in run.policies.values()]

@@ -3,9 +3,9 @@
 A run has settled if between the halves of its last half no mean of bytes, density and build-up moves by more than 10 %
 or two standard errors, at most 10 % of the time goes on exploration, and half to twice the entries asked for are
 selected. A scheme that sends the same in all of that half has settled, whatever its build-up. The last half has whole
-periods of a scheme. The steady part begins at the earliest of T/2, T/4, ... from which no mean of s to 2s is more than
-10 % off that of the last half, and after exploration in the first half. Times are not considered, as they also vary
-with the weather of the network.
+periods of a scheme. The steady part begins at the earliest of T/2, T/4, ... (s) from which on no mean over s to 2s is
+more than 10 % off that of the last half, and after exploration in the first half. Times are not considered, as they
+also vary with the weather of the network.
 """
 
 from __future__ import annotations
