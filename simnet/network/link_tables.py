@@ -123,7 +123,7 @@ class LinkTables(Store):
             self.tables["timelines"].write(0, here.size, here=here, last=last)
 
     def moment(self, t: float) -> float:
-        """Return `t`, a time [s] after the tables' origin, as an absolute time [s], rounded up."""
+        """Return `t`, a time [s] after the tables' origin, as an absolute time [s], rounded to no earlier float."""
         return moments_around(self.origin, t, t)[1]
 
     def _ask(self, t: float) -> None:

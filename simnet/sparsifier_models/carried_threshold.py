@@ -123,9 +123,9 @@ class HardThresholdOptions(CarriedThresholdOptions):
     Parameters
     ----------
     form : {"fused", "original"}
-        How the entries travel: indices gathered and values reduced at their union, as in the codes released with
-        ExDyna, MiCRO and DEFT; or values and positions gathered, as in the code of the paper, where a worker keeps what
-        others selected and ``allreduce`` is not used.
+        ``fused``: indices are gathered and values reduced at their union, as in the codes released with ExDyna, MiCRO
+        and DEFT. ``original``: values and positions are gathered, as in the code of Sahu et al.; a worker keeps
+        entries that only others selected, and ``allreduce`` is not used.
     threshold : float
         The threshold, > 0. If not given, see `start`.
     """

@@ -236,7 +236,7 @@ class TwoLevel(Sparsifier, codes=EVERY):
     def residual(self) -> Values:
         """Residual of each rank for its shard of the node's sum; float32, shape (P, n), read-only.
 
-        It is settable: the residuals of a part on a node go to its owner.
+        It is settable: the sum of a node's residuals for a shard goes to the shard's owner.
         """
         kept = np.zeros((self.workers, self.parameters), dtype=np.float32)
         for model, place in zip(self._models, self._shards, strict=True):

@@ -1,8 +1,7 @@
 """Reproductions of Tables II to VI and Figs. 4, 5, 7 and 8 of the AR-Topk paper.
 
-Times are those of messages on a simulated star, not of the formulas: the schedules that AR-Topk and its rivals send,
-on an idle network of the latency and bandwidth of the table. Logarithms in the paper are real numbers, and a network
-has whole rounds, which differs for six workers in Fig. 5.
+Times are simulated: the schedules of AR-Topk and its rivals on an idle star with the latency and bandwidth of the
+table. The paper's formulas have real logarithms, a network whole rounds, so the times for six workers in Fig. 5 differ.
 
 References
 ----------
