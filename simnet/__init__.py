@@ -1,8 +1,8 @@
 """simnet: simulator of sparsified gradient exchanges on networks whose links change during a training job.
 
-What a notebook starts from is here, and imported when it is used. `run`, `choose`, `step`, `time`, `measure` and
-`calibrate` are the commands as functions, `SimnetError` is what they raise. `load` reads a scenario, `Network` times a
-`Schedule` made of rounds, each a `Round`.
+The names for scripts and notebooks stand here, each imported at its first use. `run`, `choose`, `step`, `time`,
+`measure` and `calibrate` are the commands as functions; they raise `SimnetError`. `load` reads a scenario, and
+`Network` times a `Schedule` of rounds, each a `Round`.
 """
 
 from simnet.base.lazy import lazy_names

@@ -98,10 +98,10 @@ def read_chakra(
 ) -> Schedule:
     """Read Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... of sends, receives and computation.
 
-    In traces of `write_chakra` all is as long and as large as it was. In others, messages take the earliest rounds that
-    express all waiting; with ``strict=False`` ranks may wait for more. Sends of more than `eager_limit` bytes wait for
-    their receives. Other nodes count with their duration. A trace has at most `largest` bytes, unpacked; it may be
-    packed with gzip. `notes` gets a text on dependencies that were passed over.
+    Traces of `write_chakra` give the schedule that was written. In others, a message is in the earliest round in which
+    ranks wait for all that they wait for in the trace; with ``strict=False`` they may wait for more. Sends of more than
+    `eager_limit` bytes wait for their receives. Other nodes count with their duration. A trace has at most `largest`
+    bytes, unpacked; it may be packed with gzip. `notes` gets a text on dependencies that were passed over.
 
     Raises InputError if a file is no such trace, a node is a collective, the partner of a message is missing, ranks
     wait for each other in a circle, or, with `strict`, rounds cannot express the trace.

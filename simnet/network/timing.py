@@ -93,7 +93,7 @@ def work_intervals(
     numbers : array_like of int, shape (n,)
         The rounds.
     begun, ended : ndarray, shape (n, P)
-        Start and end of each rank's work [s], with streams that of its kernels; NaN for none.
+        Start and end of each rank's work [s], or of its kernels if there are compute streams; NaN for none.
     """
     at = np.asarray(numbers, dtype=np.int64)
     compute, software = (
@@ -141,8 +141,8 @@ def message_times(
 ) -> tuple[Messages, BusyIntervals, HostWork]:
     """Return tables of a program's messages, of the ranks' compute intervals, and of the library's use of their CPUs.
 
-    `times` are when messages were sent and arrived [s], `numbers` and `work` as for `work_intervals`, and `software` is
-    that for messages, as in `HostWork`.
+    `times` are when messages were sent and arrived [s], `numbers` and `work` are the rounds and the work's start and
+    end, and `software` is the library's CPU time for the messages [s], as in `HostWork`.
     """
     sent, arrived = times
     own, before = work_intervals(program, numbers, *work)

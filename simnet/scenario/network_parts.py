@@ -150,8 +150,8 @@ class Network(Part):
     """The network: topology, weather, faults, background traffic and transport.
 
     placement: worker r on host r; in turn over sites or switches; at random; a list of hosts
-    transport: that answers packet loss; default: pftk
-    incast: default: links are shared without loss, however many send
+    transport: the transport protocol, which reacts to packet loss; default: pftk
+    incast: loss where many send to one; default: links are shared without loss
     jitter: the extra latency of each message
     stack: how messages are sent, and when a send lets its rank go, by name or properties; default: that of a
         calibrated fabric, with its curves, else ideal

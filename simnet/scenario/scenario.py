@@ -201,7 +201,7 @@ class Scenario:
     def takes_over(self, *loc: str) -> bool:
         """Return whether the value at `loc` comes from a default or a shipped scenario rather than from the user.
 
-        The scenario `base` may be a saved one.
+        In a scenario named ``base``, perhaps a saved one, values equal to those of the shipped one count as defaults.
         """
         if self.name == "base":
             of = attrgetter(".".join(loc))

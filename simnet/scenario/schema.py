@@ -385,10 +385,10 @@ class Config(Part):
     """A job on a network, under several policies.
 
     name: default: the name of the file
-    exchanges: needed but where job.sharding says what is sent
-    policies: default: each exchange for itself, and an oracle if there are no other jobs and no strategy
+    exchanges: required, unless job.sharding determines what is sent
+    policies: default: one for each exchange, and an oracle if there are no other jobs and no strategy
     other_jobs: jobs that share the network; they run beside every policy
-    memory: refuse to run what needs more
+    memory: a run that needs more is refused
     """
 
     name: FileName | None = None

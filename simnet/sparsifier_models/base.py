@@ -262,15 +262,15 @@ class Sparsifier(ABC):
             Fresh gradients without the residual, or a function that adds them in place to an array of that shape.
         overwrite : bool
             If false, no array of the caller is modified. If true, the exchange may overwrite `gradients` and arrays
-            that `save` returned: gradient plus residual is stored in the residual's array or, if that was read, in that
-            of the gradients, and `spare` then returns the array that is no longer needed. If such an exchange is
-            refused, the residual is lost.
+            that `save` returned: it stores gradient plus residual in the array of the residual or, if the caller has
+            read that one, in `gradients`; `spare` then returns the array that is no longer needed. If such an exchange
+            is refused, the residual is lost.
 
         Raises
         ------
         ValueError
             If `gradients` has another shape or dtype, or an entry that is NaN or infinite, or becomes so when the
-            residual is added or the workers are summed. The state is then as before, but for `overwrite`.
+            residual is added or the workers are summed. The state is then as before, unless `overwrite` is true.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             fresh, corrected, given = self._add_residual(gradients, overwrite)

@@ -137,8 +137,8 @@ class HardThresholdOptions(CarriedThresholdOptions):
 class HardThreshold(CarriedThreshold, separable=True, costs=(hardthreshold, threshold_allgather)):
     """Hard threshold: each worker sends its entries of magnitude >= the threshold.
 
-    The threshold is the published 1 / (2 sqrt(k)), or keeps k entries of the first gradients; nothing keeps it there.
-    With error feedback, more entries reach it from then on.
+    The threshold is constant: the published 1 / (2 sqrt(k)), or one that k entries of the first gradients reach. With
+    error feedback, more entries reach it in later iterations.
 
     In the form ``original`` and on the wire ``released``, the workers gather the number of their entries and where
     those of each layer start and end, 8 bytes each, then float32 values and int32 positions, both padded to the most.

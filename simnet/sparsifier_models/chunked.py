@@ -1,8 +1,8 @@
 """Schemes that send the k largest entries of each block of each tensor, optionally transformed and quantised.
 
-A worker's error buffer takes the gradient, or what inner steps made of the parameters, times a gain, and decays from
-exchange to exchange. What a worker sends leaves its buffer, as the receivers will read it. Everybody gets the entries
-of all by all-gather, and takes their mean: of an entry that some did not send, that of those that did.
+A worker adds the gradient, or the change of parameters by inner steps, times a gain to its error buffer, which decays
+from exchange to exchange. What it sends is subtracted from the buffer, as the receivers will decode it. All workers
+all-gather the entries and take their mean; that of an entry is over the workers that sent it.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
 
     If the scheme conserves mass, the sum of gradients at every index equals what was applied plus the residuals;
     otherwise the statistic ``lost`` must be the difference. All statistics must be finite and agree with the exchange.
-    Arguments must not be modified. A second scheme made the same way must give the same exchanges, and so must a third
-    that loads the saved state of the first after each exchange. As many bytes must arrive as leave, and a single worker
-    must send none.
+    Arguments must not be modified. A second scheme from `make` must give the same exchanges, and so must a third that
+    loads the saved state of the first after each exchange. As many bytes must arrive as leave, and a single worker must
+    send none.
 
     Parameters
     ----------

@@ -84,8 +84,8 @@ class Oktopk(
     region, and sizes are gathered. In iterations that recompute, all workers take the top-k of the gathered entries.
 
     With ``compat="released"`` and the rules of lstm or bert, a worker finds its entries in the global selection by
-    binary search, although that selection is not sorted in iterations that recompute. So most of its entries are
-    applied and also kept as residual.
+    binary search, although that selection is unsorted in iterations that recompute. The search misses most entries, so
+    these are applied and also kept as residual.
 
     Calls are phases of the schedule: ``cuts`` (all-reduce of the region cuts), ``split sizes`` (all-to-all, on the wire
     ``released`` and if ``hooked``), ``split``, ``sizes`` (all-gather), ``balance``, and ``entries`` (all-gather), which
@@ -240,7 +240,7 @@ class Oktopk(
     def find(self, values: Any, worker: int, exact: bool, kernels: Any = selection) -> tuple[float, Any, int]:
         """Return a worker's threshold, the indices of larger magnitudes, and how many passes it took to count these.
 
-        `kernels` is as of `raised`.
+        `kernels` has the functions of `selection`, in NumPy or PyTorch.
         """
         threshold = float(self.local_threshold[worker])
         if exact or threshold == 0:

@@ -25,8 +25,8 @@ HADAMARD = 1 << _STAGES
 def weight_difference(main: Values, model: Values, group: int, uniforms: Values) -> GroupCodes:
     """Return the quantised difference ``main - model``: a rank's own weights minus the copy of them on all ranks.
 
-    Every rank adds what the codes stand for. The next difference is to that, so that errors do not add up. `group`
-    entries share a scale; `uniforms` are as of `group_codes.stochastic`.
+    Every rank adds the decoded difference to its copy. As the next difference is taken from that copy, errors do not
+    add up. `group` entries share a scale; `uniforms` has the meaning that it has in `group_codes.stochastic`.
     """
     return _in_groups((main - model)[np.newaxis], group, WEIGHT_BITS, uniforms[np.newaxis])
 

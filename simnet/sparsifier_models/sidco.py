@@ -70,7 +70,7 @@ def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float
 def stage_targets(density: float, stages: int, ratio: float = FIRST) -> list[float]:
     """Return, for each fitting stage, which share of the previous stage's entries it keeps; the product is the density.
 
-    The first of `stages` leaves `ratio`, the others share the rest; 0 stages: as many as it takes to divide by `ratio`.
+    The first of `stages` keeps the share `ratio`, the others equal shares; 0: as many stages as all keep about `ratio`.
     """
     if stages == 1 or density >= FIRST:
         return [density]
@@ -114,7 +114,7 @@ class SIDCo(Thresholded, rounds_down=True, released_widths=(4, 4), costs=(thresh
     Without error feedback the gamma quantile is the approximation that the reference implementation has for that case.
     On the wire ``released`` float32 values and int32 indices are gathered one after the other. With groups,
     ``threshold`` is the lowest. Besides the statistics of `Thresholded` there is ``stages``, shape (P,): M, averaged
-    over the groups; 0 if it is as many as it takes.
+    over the groups; 0 if their number follows from the density.
 
     References
     ----------

@@ -215,7 +215,7 @@ class RedSyncOptions(GatheredOptions):
         Whether the k largest are taken, after a threshold has trimmed the gradient (trimmed top-k); else all above the
         threshold that bisection finds.
     interval : float
-        Width of the interval, > 0, within mean to maximum, at which bisection gives up.
+        Bisection ends when its interval is narrower than this share, > 0, of the distance from mean to maximum.
     """
 
     trimmed: bool = False

@@ -183,8 +183,8 @@ class GroupCodes(NamedTuple):
 def nearest(groups: NDArray[np.floating], bits: int) -> GroupCodes:
     """Return the codes of groups, rounded to the nearest level, ties to even, as in DeepSpeed.
 
-    The largest magnitude of a group stands for 8 of four bits, or 128 of eight. There is no code above 7, or 127, so a
-    largest entry that is positive loses an eighth of itself, or a 128th. A group of zeros has the scale 1.
+    The scale maps the largest magnitude of a group to 8 (four bits) or 128 (eight bits). As the largest code is 7 or
+    127, a largest entry that is positive loses an eighth or a 128th of itself. A group of zeros has the scale 1.
     """
     half = 1 << (bits - 1)
     scales, products = _scaled(groups, half)

@@ -2,7 +2,7 @@
 
 The L ranks of a node reduce-scatter their gradients, so that each owns a part of n / L entries. Ranks that own the same
 part on different nodes exchange it by the scheme, and the ranks of a node all-gather the parts. To the scheme a node is
-one worker, whose gradient is the mean of its ranks; there is one residual per node and part.
+one worker, whose gradient is the mean of its ranks. Unsent entries are in one residual per node and part.
 
 ``two_level/NAME`` is the scheme `NAME` on two levels, with its options and those of `TwoLevelOptions`. Several numbers
 of ranks are several levels: the scheme between nodes is then itself on two levels, over sites of so many nodes.

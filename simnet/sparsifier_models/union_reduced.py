@@ -201,8 +201,8 @@ class DEFT(UnionReduced, disjoint=True, costs=(deft,)):
     In exchange t worker t mod P packs the layers into bins by the k_l of its own gradient and broadcasts the bins. Bins
     rotate among the workers, and each selects by the k_l of its own gradient. Without ``layers`` the gradient is one
     layer, cut into P pieces. Entries of common layers, which all workers send completely, are in the union but not in
-    ``selected``. If the gradient is a sample (``scale``), k_l are those of the model's layers, and the same share of
-    all pieces is kept; of short pieces some keep nothing.
+    ``selected``. If the gradient is a sample (``scale``), k_l is that of the model's layer, scaled down with its
+    entries, so that some short pieces keep nothing.
 
     References
     ----------

@@ -170,8 +170,8 @@ class Wire:
     def decoding_kernels(self, entries: ArrayLike, n: float, messages: int, *, values: bool = True) -> list[DeviceOp]:
         """Return the kernels that decode `messages` messages with `entries` entries in total; none without encoding.
 
-        They are as of `encoding_kernels`, for each message: a `cast` of every entry, a `norm` for sums of differences,
-        and a `scan` of the words of each bitmap.
+        For each message these are a `cast` of every entry, a `norm` where differences of indices are summed, and a
+        `scan` of the words of each bitmap.
         """
         found: list[DeviceOp] = []
         if self.encoding is None or not messages:

@@ -30,8 +30,9 @@ from simnet.strategies.optimisers import Index
 class Replicas:
     """The replicas of a model that workers train. All replicas start from the same parameters.
 
-    `initial` are the first parameters, float32 of shape (n,). `layers` have name and entries of each tensor (or rows
-    and columns). Each entry stands for `scale` parameters; `true_shapes` are those that layers are samples of.
+    `initial` are the first parameters, float32 of shape (n,). `layers` has the name of each tensor and its entries (or
+    rows and columns). If layers are samples, each entry stands for `scale` parameters of the model's tensors, whose
+    shapes are `true_shapes`.
     """
 
     workers: int

@@ -34,8 +34,8 @@ ROUTING: tuple[Routing, ...] = get_args(Routing)
 class FileFormat(NamedTuple):
     """File format of an export: its name for users, size limits, and the function that writes files.
 
-    A file has at most `largest` bytes, for Chakra one of a rank, as its reader wants it. A message takes `least` bytes,
-    at sender and receiver together.
+    A file has at most `largest` bytes, the limit of its reader; in Chakra a rank has its own file. A message takes at
+    least `least` bytes of files, at sender and receiver together.
     """
 
     what: str

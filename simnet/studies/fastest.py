@@ -195,7 +195,7 @@ _NAMED = 14
 def draw_fastest(title: str, texts: Mapping[str, Sequence[str]], names: NDArray[np.object_]) -> Plot:
     """Draw a map with an area per name. `names` has shape (y values, x values), with the lowest y value first.
 
-    `texts` are the values of the axes by heading, the one across first.
+    `texts` has the values of the x axis, then those of the y axis, by the heading of the axis.
     """
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap

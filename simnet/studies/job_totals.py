@@ -139,7 +139,7 @@ def tied_jobs(
 ) -> list[str]:
     """Return the names of the jobs that are tied with the fastest job, in the order of `totals`.
 
-    They are `equal` in time, or faster with a probability of at least `TIED`, by the errors that the two do not share.
+    These are `equal` in time, or faster than it with a probability >= `TIED`; errors common to both do not count.
     """
     best = min(totals, key=lambda one: one.seconds)
     return [

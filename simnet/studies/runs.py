@@ -228,7 +228,7 @@ def fill(
 ) -> RunSummary:
     """Write a run's files, and the input files of its scenario, into an empty folder.
 
-    With a `source` the defaults that affect the fastest exchange are determined, too.
+    If `source` is given, exchanges are also timed with other values of defaults, to name those that decide the fastest.
     """
     _with_inputs(folder, loaded)
     return write_run(

@@ -68,7 +68,7 @@ class ShardedStep:
     def ends(self) -> tuple[float, float]:
         """Interval of the step time [s], from lower and upper bounds of compute and collective times; NaN if unknown.
 
-        Their causes are common: calls of one kind are off alike, and computing is off in the same way in all of a step.
+        Errors are taken as common: computing and all calls are at their lower ends, or all at their upper ends.
         """
         if any(map(math.isnan, itertools.chain(*self.call_errors.values()))):
             return math.nan, math.nan

@@ -213,7 +213,7 @@ SIZE = "64 MB"
 class TimeRequest(NamedTuple):
     """Settings of `simnet time` besides the schedule: network, scenario fields to set, and start times of ranks [s].
 
-    `loose` lets rounds that cannot express a file be upper bounds.
+    If `loose`, a file that rounds cannot express is read as later rounds, so that its time is an upper bound.
     """
 
     overrides: Sequence[str] = ()

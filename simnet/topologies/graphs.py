@@ -181,7 +181,7 @@ def check_graph(graph: Graph) -> int:
     ValueError
         If the graph is not a DiGraph, a node is neither an int nor a string, hosts are missing in 0 .. P-1, a link
         leads from a node to itself, its latency or bandwidth is missing or out of range, a weight is out of range, or
-        ``routes`` holds what is no path from a host to another over links that there are, or two for a pair.
+        an entry of ``routes`` is no path over existing links from a host to another, or a second one for its pair.
     """
     return checked_parts(graph)[0]
 

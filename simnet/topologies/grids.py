@@ -26,9 +26,9 @@ from simnet.topologies.shapes import Cable, Choose, ForwardingHosts, RouterHosts
 def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwidth: Bandwidth) -> Graph:
     """Return the torus of ``dims[0]`` * ``dims[1]`` * ... hosts, with a link in both directions between neighbours.
 
-    Hosts are numbered like the entries of an array of this shape, the last coordinate first; each has two neighbours in
-    every dimension. A message corrects its coordinates in the order of the dimensions, in each the shorter way round
-    and to the host right opposite upwards, and passes through the hosts between.
+    Hosts are numbered like the entries of an array of this shape, in row-major order; each has two neighbours in every
+    dimension. A message corrects its coordinates in the order of the dimensions, in each the shorter way round, or
+    upwards if both are equally long, and passes through the hosts between.
 
     Parameters
     ----------

@@ -148,8 +148,8 @@ def fit_order(
     """Return the ranking model of a layer, fitted to counts of the workers that have each entry among their largest.
 
     `most_shared`, shape (T,), bounds the correlation, from the signs; `clock`, shape (T,), as in `nearby_points`.
-    `least_shift` bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that,
-    which a few steps cannot distinguish from entries that rarely do.
+    `least_shift` bounds the shifts from below: in a few steps, entries with a lower shift are never among the largest,
+    and neither are most entries at the bound.
     """
     together = _mean_counts(counts)
     every = _predict_kinds(together.workers, 0.0, _UNITS[0])[0].shift

@@ -107,7 +107,7 @@ def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], lis
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> tuple[list[HeldOut], list[HeldOut]]:
-    """Predict curves on each number of ranks from all others: in the usual way, and by costs per step and byte."""
+    """Predict each number of ranks from all others; return predictions by the default model and by costs per step."""
     usual, stepped = list[HeldOut](), list[HeldOut]()
     for ranks in track_progress(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
@@ -185,7 +185,7 @@ def could_be_nccl(curves: Sequence[Curve]) -> bool:
     """Return whether measured times may be NCCL's: none is too short for GPUs, and no algorithm is unknown to NCCL.
 
     Starting a kernel takes some 6 us, a message between GPUs of two nodes 2 us or more; MPI in host memory has neither
-    cost. The steps of a tree are the fewest.
+    cost. The least time is that of a tree, which has the fewest steps.
     """
     others = set(known_algorithms()) - {"ring", "tree"}
     for curve in curves:

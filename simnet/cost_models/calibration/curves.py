@@ -166,7 +166,7 @@ def _read_quantity(text: str) -> float:
 def differing_columns(rows: pd.DataFrame) -> dict[str, list[str]]:
     """Return the columns that distinguish systems and have several values in the rows, with their sorted values.
 
-    A tool for each collective, as ping for latency and iperf3 for bandwidth, distinguishes none.
+    The tool is no such column if each collective has its own, such as ping for latency and iperf3 for bandwidth.
     """
     columns = _condition_columns(rows)
     if "tool" in columns and columns["tool"].groupby(rows["collective"]).nunique().max() == 1:

@@ -2,16 +2,15 @@
 
     seconds = sum over loops of max(a operations + b views + s waits, bytes / B)  +  operations with their own price
 
-Eager PyTorch pays a for each operation that launches a kernel and b for each view, whatever the GPU: the device runs
-what was launched before meanwhile, so that the slower of both counts; on a processor it is the sum. s is a wait of the
-host for the device, B the device's memory bandwidth. a, b and s are `HostPrices`; top-k, QR, permutations and non-zero
-entries cost what the device profile says.
+On every GPU, eager PyTorch takes the time a per operation that launches a kernel, and b per view. Meanwhile the device
+runs the kernels launched before, so the longer of both times counts; on a CPU their sum does. s is a wait of the host
+for the device, B the device's memory bandwidth. a, b and s are `HostPrices`; times of top-k, QR, permutations and the
+search for non-zero entries are those of the device profile.
 
-``data/hook_operations.csv`` has the counts of one reduce: of an implementation and scheme, by stage, for each tensor,
-matrix, other tensor (`vector`), shape of matrices, worker or other worker whose message is decoded, round of log P,
-part of a worker, or once (`model`) in each bucket. Copies to a host are methods of the device; numpy's work there is
-not counted.
-``data/hosts.csv`` has prices of hosts.
+``data/hook_operations.csv`` counts the operations of one reduce, by implementation, scheme and stage. A count is per
+bucket (`model`) or, inside a bucket, per tensor, matrix, other tensor (`vector`), shape of matrices, worker, other
+worker whose message is decoded, round of log P, or part of a worker. Copies to a host are methods of the device; the
+work of numpy on the host is not counted. ``data/hosts.csv`` has prices of hosts.
 """
 
 from __future__ import annotations

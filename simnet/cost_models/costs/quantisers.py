@@ -11,13 +11,13 @@ from simnet.cost_models.costs.closed_form import ClosedForm, Given, Number, Traf
 
 @ClosedForm
 def fp16(M: Floats, N: Floats) -> Traffic:
-    """Time of a ring all-reduce in half precision by N workers: 2 (N - 1) rounds, (N - 1) / N M bytes."""
+    """Cost of a ring all-reduce in half precision by N workers: 2 (N - 1) rounds, (N - 1) / N M bytes."""
     return collectives.ring_allreduce.traffic(M / 2, N)
 
 
 @ClosedForm
 def qsgd(M: Floats, N: Floats, levels: Number = 127.0, bucket: Number = 512.0, bits: Given = None) -> Traffic:
-    """Time of an all-gather of QSGD codes: log N rounds, (N - 1) [M bits / 32 + 4 ceil(M / 4 / bucket)] bytes.
+    """Cost of an all-gather of QSGD codes: log N rounds, (N - 1) [M bits / 32 + 4 ceil(M / 4 / bucket)] bytes.
 
     Derived from [9]. Entries are codes of ceil(log(2 levels + 1)) bits, where `levels` are those above zero, or of
     `bits` bits, the measured mean of a code. Each `bucket` of entries shares a float32 norm.
@@ -28,7 +28,7 @@ def qsgd(M: Floats, N: Floats, levels: Number = 127.0, bucket: Number = 512.0, b
 
 @ClosedForm
 def signsgd(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
-    """Time of signSGD's majority vote by a server: 2 rounds, 2 (N - 1) (M / 32 + scale_bytes) bytes.
+    """Cost of signSGD's majority vote by a server: 2 rounds, 2 (N - 1) (M / 32 + scale_bytes) bytes.
 
     [10] Algorithm 3: one bit per entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
     """
@@ -37,7 +37,7 @@ def signsgd(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
 
 @ClosedForm
 def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffic:
-    """Time of an all-gather of the signs of N workers (signSGD): log N rounds, (N - 1) (M / 32 + scale_bytes) bytes."""
+    """Cost of an all-gather of the signs of N workers (signSGD): log N rounds, (N - 1) (M / 32 + scale_bytes) bytes."""
     return collectives.allgather.traffic(np.ceil(M / 32) + scale_bytes, N)
 
 
@@ -45,7 +45,7 @@ def signsgd_allgather(M: Floats, N: Floats, scale_bytes: Number = 4.0) -> Traffi
 def powersgd(
     M: Floats, N: Floats, rank: Number = 2.0, left: Given = None, right: Given = None, vectors: Number = 0.0
 ) -> Traffic:
-    """Time of PowerSGD's ring all-reduces of `left` and `right` factors, and of `vectors`; sizes are in entries.
+    """Cost of PowerSGD's ring all-reduces of `left` and `right` factors, and of `vectors`; sizes are in entries.
 
     Derived from [11]: 2 (N - 1) [3 alpha + 4 (left + right + vectors) / N beta], with 2 alpha if there are no vectors.
     Factors are those of one square matrix of this `rank` if not given.
@@ -59,7 +59,7 @@ def powersgd(
 
 @ClosedForm
 def onebit_allreduce(M: Floats, N: Floats, padded: Given = None) -> Traffic:
-    """Time of 1-bit Adam's all-reduce of `padded` signs: N - 1 + 3 log N rounds, 2 (N - 1) (padded / 8 / N + 4) bytes.
+    """Cost of 1-bit Adam's all-reduce of `padded` signs: N - 1 + 3 log N rounds, 2 (N - 1) (padded / 8 / N + 4) bytes.
 
     Derived from [17]: a pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and
     of their scales. `padded` is the number of entries, padded to whole bytes for each server; M / 4 if not given.
@@ -74,7 +74,7 @@ _THC_CHUNK = 2.0**23
 
 @ClosedForm
 def thc(M: Floats, N: Floats, up: Given = None, down: Given = None, norms: Number = 1.0) -> Traffic:
-    """Time of THC by a server: log N + 2 rounds, (N - 1) (up + down) bytes of codes and 4 log N bytes per norm.
+    """Cost of THC by a server: log N + 2 rounds, (N - 1) (up + down) bytes of codes and 4 log N bytes per norm.
 
     Derived from [19]: an all-reduce of `norms`, one for a chunk, then codes of `up` bytes to the server and sums of
     `down` bytes back; if not given, half a byte of each of n entries, and ceil(log(16 N + 1)) bits, of chunks of 2^23
@@ -92,11 +92,11 @@ def thc(M: Floats, N: Floats, up: Given = None, down: Given = None, norms: Numbe
 def two_hop_reduce(
     M: Floats, N: Floats, ranks_per_node: Number = 1.0, first: Given = None, second: Given = None, calls: Number = 2.0
 ) -> Traffic:
-    """Time of ZeRO++'s reduction by all-to-alls, first inside nodes of `ranks_per_node` ranks, then between nodes.
+    """Cost of ZeRO++'s reduction by all-to-alls, first inside nodes of `ranks_per_node` ranks, then between nodes.
 
-    Derived from [20]: c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta. L `ranks_per_node` exchange
-    h bytes each (`first`), then ranks of all N / L nodes g bytes each (`second`), with those that they keep, in c
-    `calls` a hop: codes and their scales are two. Four bits of n and of n / L entries if not given.
+    Derived from [20]: c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta. The L ranks of a node
+    (`ranks_per_node`) exchange h bytes each (`first`), then one rank of each of N / L nodes g bytes each (`second`);
+    both include what a rank keeps. A hop takes c `calls`: two, for codes and scales. Default: 4 bits an entry.
     """
     L, nodes = ranks_per_node, N / ranks_per_node
     h, g = M / 8 if first is None else first, M / 8 / L if second is None else second
@@ -108,7 +108,7 @@ def two_hop_reduce(
 def chunked_allgather(
     M: Floats, N: Floats, size: Number = 4096.0, k: Number = 32.0, bits: Number = 44.0, contributed: Given = None
 ) -> Traffic:
-    """Time of an all-gather of k entries per block of `size`: log N rounds, (N - 1) ceil(M k bits / size / 32) bytes.
+    """Cost of an all-gather of k entries per block of `size`: log N rounds, (N - 1) ceil(M k bits / size / 32) bytes.
 
     Derived from [12]: `size` is the number of entries of a block, `bits` the length of an index in it and of a value;
     `contributed` are the bytes of a worker where blocks differ or tables are sent too.
@@ -119,7 +119,7 @@ def chunked_allgather(
 
 @ClosedForm
 def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) -> Traffic:
-    """Time of MuLoCo's collectives at `bits` per entry: N - 1 + log N rounds, 2 (N - 1) / N ceil(M bits / 32) bytes.
+    """Cost of MuLoCo's collectives at `bits` per entry: N - 1 + log N rounds, 2 (N - 1) / N ceil(M bits / 32) bytes.
 
     Derived from [13]: a pairwise all-to-all of shares, which each worker sums for its own share, and an all-gather of
     the sums, quantised again, with `bits` per entry. `contributed` are the bytes of a worker's vector including tables
@@ -131,7 +131,7 @@ def muloco(M: Floats, N: Floats, bits: Number = 2.0, contributed: Given = None) 
 
 @ClosedForm
 def int8_ring(M: Floats, N: Floats, table_bytes: Number = 1024.0) -> Traffic:
-    """Time of a ring all-reduce of one byte per entry: 2 (N - 1) rounds of M / 4 / N + 2 table_bytes bytes.
+    """Cost of a ring all-reduce of one byte per entry: 2 (N - 1) rounds of M / 4 / N + 2 table_bytes bytes.
 
     Derived from [14]: each round sends two chunks, each with a table of 256 float32.
     """

@@ -38,7 +38,7 @@ def fill_in(n: Real, k: Real, P: Real) -> Floats:
 
 @ClosedForm
 def topk_allgather(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of an all-gather of top-k values and indices, density c: log N rounds, 2 M c (N - 1) bytes (AR-Topk paper).
+    """Cost of an all-gather of top-k values and indices, density c: log N rounds, 2 M c (N - 1) bytes (AR-Topk paper).
 
     Published also as TopkA, log N alpha and 2 k (N - 1) words; [3], [5].
 
@@ -58,13 +58,13 @@ topka = topk_allgather
 
 @ClosedForm
 def artopk_ring(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of AR-Topk on a ring at density c: 2 (N - 1) + log N rounds, M c [2 (N - 1) / N + log N] bytes."""
+    """Cost of AR-Topk on a ring at density c: 2 (N - 1) + log N rounds, M c [2 (N - 1) / N + log N] bytes."""
     return Traffic(2 * (N - 1) + np.log2(N), M * c * (2 * (N - 1) / N + np.log2(N)))
 
 
 @ClosedForm
 def artopk_tree(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of AR-Topk on a tree at density c: 3 log N rounds of M c bytes (AR-Topk paper, Eqn 4b).
+    """Cost of AR-Topk on a tree at density c: 3 log N rounds of M c bytes (AR-Topk paper, Eqn 4b).
 
     Workers begin to reduce as soon as they have passed the indices on, which saves up to one alpha for each binary 1 in
     the number of the worker that broadcasts.
@@ -74,13 +74,13 @@ def artopk_tree(M: Floats, c: Floats, N: Floats) -> Traffic:
 
 @ClosedForm
 def var_overhead(N: Floats) -> Traffic:
-    """Time of the all-gather of norms by which AR-Topk's ``var`` selects a worker: log N rounds, 4 (N - 1) bytes."""
+    """Cost of the all-gather of norms by which AR-Topk's ``var`` selects a worker: log N rounds, 4 (N - 1) bytes."""
     return collectives.allgather.traffic(4.0, N)
 
 
 @ClosedForm
 def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None, gathers: Number = 1.0) -> Traffic:
-    """Time of the all-gathers of SIDCo, DGC and RedSync: log N rounds each, 8 (N - 1) bytes per selected entry.
+    """Cost of the all-gathers of SIDCo, DGC and RedSync: log N rounds each, 8 (N - 1) bytes per selected entry.
 
     The bytes of messages that carry sizes are left out, as in the published tables. `selected` is the mean
     number of entries selected per worker, c M / 4 if not given; `gathers` is the number of all-gathers, 1 for the
@@ -92,7 +92,7 @@ def threshold_allgather(M: Floats, c: Floats, N: Floats, selected: Given = None,
 
 @ClosedForm
 def gaussiank(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffic:
-    """Time of Gaussian-k's two all-gathers of `selected` entries per worker: 2 log N rounds, 8 selected (N - 1) bytes.
+    """Cost of Gaussian-k's two all-gathers of `selected` entries per worker: 2 log N rounds, 8 selected (N - 1) bytes.
 
     One gathers sizes, one entries, as in the code of [3]. `selected` is that of `threshold_allgather`.
     """
@@ -101,11 +101,11 @@ def gaussiank(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffi
 
 @ClosedForm
 def topkdsa(M: Floats, c: Floats, N: Floats, union: Given = None) -> Traffic:
-    """Time of TopkDSA, `union` entries in all: N - 1 + log N rounds, [2 M c + min(8 union, M)] (N - 1) / N bytes.
+    """Cost of TopkDSA, `union` entries in all: N - 1 + log N rounds, [2 M c + min(8 union, M)] (N - 1) / N bytes.
 
     Derived from [3] and [4]: every worker sends the owners of the regions its selection there (k entries in balanced
     regions); then reduced regions are all-gathered, as entries or dense, whichever is shorter. `union` are the entries
-    of the union of all selections; c M / 4, equal supports, if not given. Sizes cost `allgather` of 4 bytes more.
+    of the union of all selections; c M / 4, equal supports, if not given. The all-gather of sizes is not included.
     """
     k = c * M / VALUE_BYTES
     moved = ENTRY_BYTES * k + np.minimum(ENTRY_BYTES * (k if union is None else union), M)
@@ -137,7 +137,7 @@ def sparcml_bounds(alpha: Real, beta: Real, M: Real, c: Real, N: Real) -> CostBo
 
 @ClosedForm
 def gtopk_reduce(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BYTES) -> Traffic:
-    """Time of gTopk's reduction at density c, without its broadcast: log N rounds of 2 M c bytes.
+    """Cost of gTopk's reduction at density c, without its broadcast: log N rounds of 2 M c bytes.
 
     Published in [5]. `entry_bytes` are the bytes of an entry, 16 in the released code.
     """
@@ -146,14 +146,14 @@ def gtopk_reduce(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BY
 
 @ClosedForm
 def gtopk(M: Floats, c: Floats, N: Floats, entry_bytes: Number = ENTRY_BYTES) -> Traffic:
-    """Time of gTopk's binomial reduction and broadcast at density c: 2 log N rounds of 2 M c bytes."""
+    """Cost of gTopk's binomial reduction and broadcast at density c: 2 log N rounds of 2 M c bytes."""
     back = collectives.broadcast.traffic(entry_bytes * c * M / VALUE_BYTES, N)
     return gtopk_reduce.traffic(M, c, N, entry_bytes) + back
 
 
 @ClosedForm
 def oktopk_split_and_reduce(M: Floats, c: Floats, N: Floats, selected: Given = None) -> Traffic:
-    """Time of Ok-Topk's split and reduce at density c: N - 1 rounds of 2 M c / N bytes (Ok-Topk paper, Eqn 1).
+    """Cost of Ok-Topk's split and reduce at density c: N - 1 rounds of 2 M c / N bytes (Ok-Topk paper, Eqn 1).
 
     Regions are balanced. `selected` are the entries a worker selected, c M / 4 if not given: between recomputations of
     the thresholds there can be more.
@@ -177,7 +177,7 @@ def oktopk(M: Floats, c: Floats, N: Floats, selected: Given = None, kept: Given 
     """Upper bound of Ok-Topk's time at density c: 2 N + 2 log N rounds, 6 M c (N - 1) / N bytes (paper, Eqn 3).
 
     The printed sum of Eqns 1 and 2 is one alpha larger than its parts. The bound holds for no more than k entries, or
-    for those given: `selected` as of `oktopk_split_and_reduce`, `kept` as of `oktopk_balance_and_allgatherv`.
+    for numbers given: `selected` is that of `oktopk_split_and_reduce`, `kept` of `oktopk_balance_and_allgatherv`.
     """
     split, gather = (
         oktopk_split_and_reduce.traffic(M, c, N, selected),
@@ -194,7 +194,7 @@ def sparse_allreduce_bound(beta: Real, M: Real, c: Real, N: Real) -> Floats:
 
 @ClosedForm
 def spardl(M: Floats, c: Floats, N: Floats) -> Traffic:
-    """Time of SparDL in one team at density c: 2 ceil(log N) rounds, 4 M c (N - 1) / N bytes.
+    """Cost of SparDL in one team at density c: 2 ceil(log N) rounds, 4 M c (N - 1) / N bytes.
 
     Derived from [6]: half of the bytes are the Spar-Reduce-Scatter, half the all-gather.
     """
@@ -218,7 +218,7 @@ def spardl_bsag(M: Floats, c: Floats, N: Floats, d: Number, h: Given = None) -> 
 
 @ClosedForm
 def spardl_rsag(M: Floats, c: Floats, N: Floats, d: Number) -> Traffic:
-    """Time of SparDL by R-SAG, d teams: 2 ceil(log(N / d)) + log d rounds, 2 M c (2 N - 2 d + d log d) / N bytes.
+    """Cost of SparDL by R-SAG, d teams: 2 ceil(log(N / d)) + log d rounds, 2 M c (2 N - 2 d + d log d) / N bytes.
 
     Derived from [6]: (2 ceil(log(N / d)) + log d) alpha + 2 M c (2 N - 2 d + d log d) / N beta.
     """
@@ -241,7 +241,7 @@ def _check_teams(N: Floats, d: Number) -> None:
 def exdyna(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """Time of ExDyna and MiCRO: ring all-gathers of counts and padded indices, then a ring all-reduce of values.
+    """Cost of ExDyna and MiCRO: ring all-gathers of counts and padded indices, then a ring all-reduce of values.
 
     From the code of [7]: 4 (N - 1) rounds, (N - 1) (8 + 8 longest + 8 union / N) bytes. `longest` are the most
     entries that a worker selected, k / N if not given; `union` those of all workers, c M / 4 if not given;
@@ -257,7 +257,7 @@ def exdyna(
 def hardthreshold(
     M: Floats, c: Floats, N: Floats, longest: Given = None, union: Given = None, index_bytes: Number = 8.0
 ) -> Traffic:
-    """Time of Hard threshold and SAGE: ring all-gathers of counts and indices, then a ring all-reduce of values.
+    """Cost of Hard threshold and SAGE: ring all-gathers of counts and indices, then a ring all-reduce of values.
 
     Formula and arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not
     given, and `union` the `fill_in` of independent selections.
@@ -268,10 +268,10 @@ def hardthreshold(
 
 @ClosedForm
 def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes: Number = 8.0) -> Traffic:
-    """Time of top-k by a ring all-gather of k indices per worker and a ring all-reduce of values at their union.
+    """Cost of top-k by a ring all-gather of k indices per worker and a ring all-reduce of values at their union.
 
     3 (N - 1) rounds, (N - 1) (2 M c + 8 union / N) bytes. `union` is the number of distinct indices, k to N k; the
-    `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
+    `fill_in` of independent selections if not given. `index_bytes` is the size of an index, as in `exdyna`.
     """
     k = c * M / VALUE_BYTES
     values = collectives.ring_allreduce.traffic(VALUE_BYTES * _union_of_own(M, k, N, union), N)
@@ -280,7 +280,7 @@ def uniontopk(M: Floats, c: Floats, N: Floats, union: Given = None, index_bytes:
 
 @ClosedForm
 def cltk(M: Floats, c: Floats, N: Floats, index_bytes: Number = 8.0) -> Traffic:
-    """Time of CLT-k at density c: 2 (N - 1) + log N rounds, 2 M c [log N + (N - 1) / N] bytes.
+    """Cost of CLT-k at density c: 2 (N - 1) + log N rounds, 2 M c [log N + (N - 1) / N] bytes.
 
     Derived from [8] and the code of [7]: a broadcast of one worker's indices, then a ring all-reduce of the values at
     them. AR-Topk is that with `index_bytes` of 4.
@@ -300,7 +300,7 @@ def deft(
     union: Given = None,
     index_bytes: Number = 8.0,
 ) -> Traffic:
-    """Time of DEFT: broadcasts that assign layers to workers, all-gathers of indices, and an all-reduce of values.
+    """Cost of DEFT: broadcasts that assign layers to workers, all-gathers of indices, and an all-reduce of values.
 
     Derived from the code of [7]: two broadcasts, the second right behind the first, take log N rounds of 4 (N +
     layers) bytes; `layers` are counted after long ones are cut; the rest is as of `exdyna`.
@@ -317,7 +317,7 @@ def _union_of_own(M: Floats, k: Floats, N: Floats, union: Given) -> Number:
 def arctopk(
     M: Floats, c: Floats, N: Floats, rank: Number = 4.0, sketch: Given = None, kept: Given = None, tensors: Number = 1.0
 ) -> Traffic:
-    """Time of ARC-Top-K: a ring all-reduce of a sketch of each tensor, and one of all rows that are kept.
+    """Cost of ARC-Top-K: a ring all-reduce of a sketch of each tensor, and one of all rows that are kept.
 
     2 (N - 1) (tensors + 1) rounds, 8 (N - 1) (sketch + kept) / N bytes. `sketch` are entries of all sketches:
     `rank` rows of each matrix, and all entries of a vector; of one square matrix if not given. `kept` are the
@@ -332,7 +332,7 @@ def arctopk(
 
 @ClosedForm
 def ef21(M: Floats, c: Floats, N: Floats, contributed: Given = None, flag_bytes: Number = 0.0) -> Traffic:
-    """Time of EF21's all-gather of gradient changes: log N rounds, (N - 1) (contributed + flag_bytes) bytes.
+    """Cost of EF21's all-gather of gradient changes: log N rounds, (N - 1) (contributed + flag_bytes) bytes.
 
     The dense exchange before all others costs `ring_allreduce` once. `contributed` are the bytes of a worker's message
     without a flag, those of k values with indices if not given; `flag_bytes` state the kind of a message, in EF21+: 1.
@@ -352,7 +352,7 @@ def omnireduce(
     block_bytes: Number = 1028.0,
     slots: Number = 8.0,
 ) -> Traffic:
-    """Time of OmniReduce: workers send non-zero blocks to aggregators, which send sums back; 2 rounds per turn.
+    """Cost of OmniReduce: workers send non-zero blocks to aggregators, which send sums back; 2 rounds per turn.
 
     (blocks + union) (N - 1) / aggregators block_bytes bytes, derived for even loads. `blocks` are those that a
     worker sends, `union` those that come back, all M / 1024 if not given; `turns` is `union` over the slots if not

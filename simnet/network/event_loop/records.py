@@ -236,8 +236,8 @@ class Rank:
     """The state of a rank in a schedule in flight: its times, its current round, and the messages that it waits for.
 
     `missing` counts messages that have not arrived, sends that wait (`unsent` of them), and own links that are busy
-    (`leaving` of them). It stays in its round until `send_complete` at least; `leaves` says that its departure is
-    scheduled. Early control messages start at `controls`. Work next to its rounds is on `stream`, or -1.
+    (`leaving` of them). It stays in its round until `send_complete` at least; `leaves` is true once the end of its
+    round is scheduled. Early control messages start at `controls`. Work beside its rounds is on `stream`, or -1.
     """
 
     start: float
@@ -302,12 +302,12 @@ class TaskRecord:
 class StreamRecord:
     """The state of a rank's compute stream, simulated up to the time `reached`.
 
-    A slice `runs` with `left` seconds, or the next of `parts` starts; their `compute_slices` are consecutive. `queued`
-    and `served` are total kernel seconds. If the stream `serves`, the first kernel group in the queue runs `since` that
-    time, and the group before it `began` at that one. Counts of parts: `selected`, `posted` to unpack, `unpacked`.
-    Slices and kernels run `aside` from each other, slowed by two factors, or in turn; `beside` slows slices while
-    messages of the part are in flight. All slices and kernels ended at `computed`. Slices ran `sliced` seconds, kernels
-    `busy` since then, `booked` of it.
+    If `runs`, a slice has `left` seconds to go, else the next of `parts` starts; their `compute_slices` are
+    consecutive. `queued` and `served` are total kernel seconds. If `serves`, the first kernel group in the queue runs
+    since the time `since`; the group before it began at `began`. Numbers of parts: `selected`, `posted` to unpack,
+    `unpacked`. If `aside`, slices and kernels run at once, longer by the factors `slower_slices` and `slower_kernels`,
+    else in turn; a slice is also longer by `beside` while messages of its part are in flight. The stream had computed
+    all at `computed`. Slices ran for `sliced` seconds, kernels for `busy` after that, of which `booked` are recorded.
     """
 
     reached: float

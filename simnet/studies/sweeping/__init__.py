@@ -1,8 +1,8 @@
 """Parameter sweeps: a scenario is run for all combinations of values of some of its fields.
 
-A cell is the scenario with one value of each parameter; all its policies run, and what comes of them is one small file.
-Cells depend on nothing but themselves, so they run in any order, on any number of processors or machines, and those
-whose file is there already need not run again.
+A cell is the scenario with one value of each parameter; all its policies run, and their results are one small file.
+Cells are independent, so they run in any order, on any number of processors or machines, and a cell whose file exists
+is not run again.
 
 =====================  ==================================================================================
 cells/ID.json          what came of a cell; ID is a hash of all that it depends on

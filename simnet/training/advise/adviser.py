@@ -322,8 +322,8 @@ class Advised:
     """Policy that follows the adviser: it learns exchange costs from iteration times and picks the fastest exchange.
 
     Links are measured by a probe before the first iteration, and then by the exchanges themselves; after a jump of the
-    links workers stop for another probe, a short message there and back. While exchange times are unknown, it uses the
-    fallback.
+    links workers stop for another probe, a short message there and back. While exchange times are unknown, the policy
+    uses the fallback.
 
     Raises ValueError if there is no candidate, one without a closed form, no candidate of the label `fallback`, or a
     number is out of its range.
@@ -403,7 +403,7 @@ class Advised:
         return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Give the adviser a link probe's round trips: at once for the first probe, later when all workers know."""
+        """Pass a link probe's round trips to the adviser: the first at once, others once all workers have them."""
         adviser = self._updated(context)
         adviser.probes(max(ends))
         took = np.diff(ends[1::2], prepend=0.0).tolist()

@@ -247,7 +247,7 @@ class Bucket(NamedTuple):
 def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
     """Return how buckets overlap the backward pass under a policy's `exchanges`; None if an exchange cannot overlap.
 
-    A counted hook says itself whether it works on buckets.
+    For a scheme with a counted implementation, that decides; for others, the traits of the scheme do.
     """
     overlap = job.overlap
     if overlap is None:

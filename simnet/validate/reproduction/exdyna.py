@@ -146,9 +146,9 @@ def build_up() -> list[Row]:
 def padding() -> list[Row]:
     """Return the padding ratio: entries sent when padded to the longest selection, divided by entries selected.
 
-    Published values are logs of real training on 4 workers. Ours are on synthetic gradients of ResNet-18, whose workers
-    differ in how much they have left to learn. So a common threshold pads nearly as much as SAGE's thresholds per
-    worker; in the logs it hardly pads.
+    Published values are logs of real training on 4 workers. Ours are on synthetic gradients of ResNet-18 that are
+    larger at some workers than at others. So a common threshold pads nearly as much as SAGE's thresholds per worker,
+    while it hardly pads in the logs.
     """
     return _logged_rows("padding", 1, "of own")
 

@@ -175,12 +175,12 @@ def one_bit_adam() -> list[Row]:
     """Return the throughput of 1-bit Adam relative to Adam in fp16, and the reduction of bytes.
 
     The scenario `onebit_adam_bert`, one step of each kind; computing and the optimiser's step are those that the
-    authors measured. In the all-to-all of signs a card carries the data of all GPUs of its node, in a ring only one
-    share. So an exchange of signs is 6 times shorter, with 16 times fewer bytes. For the cards of 40 Gbit/s Ethernet
-    two rates are known: 4.1 Gbit/s for one stream, and 4.6 to 5.0 for the ring. If signs are sent at these rates, our
-    gains are below the published ones, which need some 8 Gbit/s; the many streams of an all-to-all may reach that. The
-    upper end of the interval is the full rate of the card, so these four rows are hardly a test of size. On InfiniBand
-    all rates are stated, and the interval is narrow.
+    authors measured. In the all-to-all of signs a card carries the messages of all GPUs of its node, in a ring those of
+    one GPU. So an exchange of signs is 6 times shorter, with 16 times fewer bytes. For the cards of 40 Gbit/s Ethernet
+    two rates are known: 4.1 Gbit/s for one stream, and 4.6 to 5.0 for the ring. With these rates for signs, our gains
+    are below the published ones, which need some 8 Gbit/s; the many streams of an all-to-all may reach that. As the
+    interval goes up to the full rate of the card, these four rows hardly test the size of gains. On InfiniBand all
+    rates are stated, and the interval is narrow.
     """
     cases = {
         "BERT-Large on 40 Gbit/s Ethernet": (_on_ethernet(256), _measured("Ethernet"), 0.15),
@@ -339,8 +339,8 @@ def omnireduce() -> list[Row]:
 
     Ours is for workers with 10 % non-zero blocks; the interval goes from 100 % to 1 %. 1,280 blocks are in flight at a
     time. Both published values are inside, but such an interval is no test: how sparse the six models are was not
-    available. Nor is the sign a test, as without zero blocks there is no gain. Ours is lower than with separate
-    aggregators, as workers that aggregate carry both directions twice.
+    available. That there is a gain is no test either, as without zero blocks there is none. Ours is lower than with
+    separate aggregators, as workers that aggregate carry both directions twice.
     """
     rows = []
     for what, rate in (("10 Gbit/s, best of all models", 1.25e9), ("100 Gbit/s, network-bound models", 12.5e9)):

@@ -246,8 +246,8 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        As of `predictable`, with ``ours`` and ``closed_form`` (alpha-beta with framing, no software) [s], and
-        ``software``, the part of ours that is software. Without the settings that software was measured at.
+        The columns of `predictable`, ``ours`` and ``closed_form`` (alpha-beta with framing, no software) [s], and
+        ``software``, the part of ours that is software. Settings at which software was measured are left out.
     """
     settings = predictable(rows)
     if not len(settings):
