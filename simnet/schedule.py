@@ -370,7 +370,8 @@ class Schedule:
 def merge_schedules(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
     """Return one schedule in which several schedules run side by side, round by round, on disjoint sets of ranks.
 
-    The result has collective calls only if there is one schedule, as a `Call` does not record its ranks.
+    The result has collective calls only if there is one schedule, as a `Call` does not record its ranks. The phase of
+    a round is that of the first schedule with a round left.
 
     Parameters
     ----------
@@ -393,8 +394,7 @@ def merge_schedules(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.in
         left = [(one, places) for one, places in zip(schedules, ranks, strict=True) if number < len(one.rounds)]
         there = [(one.rounds[number], places) for one, places in left]
         key = tuple(id(one) for one, _ in there)
-        # Where some have no round left, the same rounds could be those of others.
-        if len(there) < len(schedules) or key not in known:
+        if key not in known:
             known[key] = _one_round(there, n_ranks)
         rounds.append(known[key])
     return Schedule(n_ranks, rounds, schedules[0].calls if len(schedules) == 1 else ())

@@ -529,6 +529,7 @@ BAD_CSV = [
     ("time_s,bandwidth_Bps\nnan,1\n", r":2: time: .*'nan'"),
     ("time_s,bandwidth_Bps\n-1,1\n", r":2: time: .*'-1'"),
     ("time_s,bandwidth_Bps\n0,1\n2,1\n1,1\n", r":4: time: must be later than the row before \(2\), got 1"),
+    ("time_s,bandwidth_Bps\n0,1\n1,1\n1,2\n", r":4: time: must be later than the row before \(1\), got 1"),
     ("time_s,bandwidth_Bps\n0,1,2\n", r":2: expected 2 columns, got 3"),
     ("time_s,bandwidth_Bps\n", "no rows"),
     ("time_s,bandwidth_Bps\n0,1_000\n", r":2: bandwidth: .*'1_000'"),
