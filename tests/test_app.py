@@ -123,6 +123,7 @@ def test_a_request_is_saved_as_a_scenario_and_an_answer_as_a_file(tmp_path, monk
     assert (tmp_path / "a.csv").read_text().splitlines()[0] == "exchange,iteration_s,low_s,high_s"
     assert said(*line)[0] == 2
     assert said(*line, "--force")[0] == 0
+    assert said(*line, "--force", "--goal", "90%")[2].splitlines()[0] == "wrote a.yaml; scenarios do not store --goal"
 
 
 def test_there_are_twelve_verbs_and_at_most_55_options(monkeypatch: pytest.MonkeyPatch) -> None:

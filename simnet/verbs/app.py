@@ -313,7 +313,9 @@ def _save_scenario(name: str, path: str, arguments: Mapping[str, Any], force: bo
     own = set_texts(arguments.get("set"))
     loaded, kept = load(source, [*own, *overrides_of(source, fields, own)]), word_list(arguments.get("policies"))
     write_new({Path(path): (loaded if kept is None else loaded.only(kept)).to_yaml()}, force)
-    terminal.say(f"wrote {path}")
+    unset = {"grid": (), "seeds": 1, "goal": None, "link_uncertainty": None}
+    others = [f"--{key.replace('_', '-')}" for key, one in unset.items() if arguments.get(key, one) != one]
+    terminal.say(f"wrote {path}" + (f"; scenarios do not store {', '.join(others)}" if others else ""))
 
 
 def _show(found: Summary | str | None, common: Mapping[str, Any], *, written: bool) -> int:
