@@ -331,8 +331,10 @@ class TestNames:
             (lambda: collectives.parameter_server(3, 9.0), ["push", "pull"]),
         ],
     )
-    def test_rounds_say_what_they_are_part_of(self, build, phases):
-        assert [one.phase for one in build().rounds] == phases
+    def test_rounds_say_what_they_are_part_of_and_compute_nothing_without_gamma(self, build, phases):
+        schedule = build()
+        assert [one.phase for one in schedule.rounds] == phases
+        assert not schedule.compute().any()
 
 
 class TestSegments:

@@ -52,7 +52,7 @@ class TestRefusals:
             (([0], [1], -3), "nbytes must be finite and >= 0, but number 0 is -3"),
             (([0, 2], [1, 2], [1, 1]), "rank 2 sends to itself in message 1"),
             (([0, -1], [1, 1], [1, 1]), "src must be >= 0, but number 1 is -1"),
-            (([0], [-2], [1]), "dst must be >= 0, but number 0 is -2"),
+            (([0], [-1], [1]), "dst must be >= 0, but number 0 is -1"),
             (([0.5], [1], [1]), "src must hold whole numbers, but number 0 is 0.5"),
             (([0, 0], [1, 1.5], [1, 1]), "dst must hold whole numbers, but number 1 is 1.5"),
             (([np.nan], [1], [1]), "src must hold whole numbers, but number 0 is nan"),
@@ -66,6 +66,13 @@ class TestRefusals:
     def test_round(self, arguments, message):
         with pytest.raises(ValueError, match=re.escape(message)):
             Round(*arguments)
+
+    @pytest.mark.parametrize(("src", "dst"), [([0, 2], [1, 0]), ([1, 0], [0, 2])])
+    def test_schedule(self, src, dst):
+        with pytest.raises(ValueError, match="a round names rank 2, but there are 2 ranks"):
+            Schedule(2, [Round(src, dst, 1)])
+        with pytest.raises(ValueError, match="compute has 3 entries, but there are 2 ranks"):
+            Schedule(2, [Round([0], [1], 1, compute=[1.0, 0.0, 1.0])])
 
     @pytest.mark.parametrize(
         ("ranks", "n_ranks", "message"),
