@@ -87,8 +87,25 @@ def mesh(hosts, latency, bandwidth):
     return graph
 
 
+def uneven(draw, graph):
+    """Change bandwidth or latency of one link, or of all links in one direction of hosts or between switches."""
+    edges = sorted(graph.edges, key=str)
+    chosen = draw(
+        st.sampled_from(
+            [
+                [draw(st.sampled_from(edges))],
+                [(u, v) for u, v in edges if isinstance(v, int)],
+                [(u, v) for u, v in edges if str(u) < str(v) and not isinstance(u, int)],
+            ]
+        )
+    )
+    attribute, factor = draw(st.sampled_from(["bandwidth", "latency"])), draw(st.sampled_from([0.25, 0.5, 2.0, 4.0]))
+    for edge in chosen:
+        graph.edges[edge][attribute] *= factor
+
+
 @st.composite
-def programs(draw):
+def programs(draw, changed=False):
     """A graph of 8 or 16 hosts, and schedules that ranks of it go through in step."""
     kind = draw(st.sampled_from(["star", "ring", "mesh", "far star", "farther star"]))
     latency = draw(st.sampled_from([0.0, 1e-5, 1e-3, 0.05]))
@@ -99,6 +116,8 @@ def programs(draw):
         "far star": lambda: far_star(8, latency, 1),
         "farther star": lambda: far_star(16, latency, 2),
     }[kind]()
+    if changed:
+        uneven(draw, graph)
     ranks = sum(1 for node in graph if isinstance(node, int))
     rounds = []
     for _ in range(draw(st.integers(1, 3))):
@@ -163,6 +182,12 @@ CASES = {
 @settings(max_examples=150)
 @given(**CASES)
 def test_times_are_those_of_the_event_loop(stack, program, overhead, accounted):
+    hold_to_the_event_loop(stack, program, overhead, accounted)
+
+
+@settings(max_examples=150)
+@given(**CASES | {"program": programs(changed=True)})
+def test_times_on_uneven_links_are_those_of_the_event_loop(stack, program, overhead, accounted):
     hold_to_the_event_loop(stack, program, overhead, accounted)
 
 

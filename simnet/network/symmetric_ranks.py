@@ -252,12 +252,10 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
         np.unique(table).size != table.size or (links.own_of(table) != table[:, 0]).any() for table in (there, back)
     ):
         return None
-    capacities = links.constant_capacity[there], links.constant_capacity[back][:, ::-1]
+    capacities = np.concatenate([links.constant_capacity[there], links.constant_capacity[back][:, ::-1]])
     latencies = np.concatenate([links.constant_latency_of(there), links.constant_latency_of(back)])
-    like = capacities[0][0]
-    if any((each != like).any() for each in capacities) or (latencies != latencies[0]).any():
-        return None
-    if not (0 < like[0] == like.min() and like[0] == like[-1]):
+    like, latency = capacities[0], float(latencies[0])
+    if (capacities != like).any() or (latencies != latency).any() or not like.min():
         return None
     own, last = np.empty(len(src), dtype=np.int64), np.empty(len(src), dtype=np.int64)
     own[one.src], last[one.dst] = there[:, 0], there[:, -1]
@@ -267,7 +265,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _RouteClass 
     if not two_way and (there.shape[1] > 1 or shared.any()):
         return None
     between = frozenset(there[:, 1:-1].ravel().tolist())
-    return _RouteClass(tuple(like.tolist()), float(latencies[0]), own, last, between, two_way)
+    return _RouteClass(tuple(like.tolist()), latency, own, last, between, two_way)
 
 
 def _symmetric_graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> Graph:
