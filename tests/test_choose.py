@@ -51,6 +51,53 @@ def test_the_answer_comes_first_and_fits_a_terminal():
     assert not any("regret" in line for line in shown.splitlines()[:3])
 
 
+def test_shardings_are_ranked_by_the_time_of_a_step_beside_exchanges_that_need_no_other_samples():
+    step = ("--workers", "4", "--bandwidth", "10Gbit/s")
+    rows = asked(*step, "--sharding", "fsdp2", "--model", "resnet18")["rows"]
+    assert {"fsdp2", "AG-Topk", "dense ring"} < {row["exchange"] for row in rows}
+    times = [row["mean_iteration_s"] for row in rows]
+    assert times == sorted(times)
+    parallel = "fsdp2:tensor_parallel=2,tokens=1024"
+    assert [row["exchange"] for row in asked(*step, "--sharding", parallel, "--model", "gpt2")["rows"]] == ["fsdp2"]
+
+
+TRAINING = """
+workers: 2
+network: {topology: {star: {latency: 1 ms, bandwidth: 1 Mbit/s}}}
+job:
+  gradients:
+    train:
+      model: logistic
+      data: {classification: {samples: 200, features: 8, classes: 3, noise: 1.0}}
+      evaluate: 2
+      target: 60 %
+  iterations: 10
+  density: 10 %
+  compute: {mean: 10 ms}
+exchanges: {AG: {scheme: topk}, dense: {scheme: dense}}
+"""
+
+
+def test_exchanges_that_do_not_reach_the_target_come_last_and_have_no_time(tmp_path):
+    path = tmp_path / "learn.yaml"
+    path.write_text(TRAINING)
+    found = asked(path)
+    first, second = found["rows"]
+    assert (first["exchange"], second["exchange"]) == ("dense", "AG")
+    assert found["answer"].startswith(
+        f"dense reaches an accuracy of 60 % first: {1e3 * first['time_to_target_s']:.0f} ms"
+    )
+    assert first["low_s"] < first["time_to_target_s"] < first["high_s"]
+    assert second["to_best"] == "not reached"
+    assert not {"time_to_target_s", "low_s", "high_s"} & {name for name, one in second.items() if one is not None}
+    assert first["accuracy"] >= 0.6 > second["accuracy"]
+
+
+def test_a_grid_has_at_most_64_cells_unless_it_is_a_map():
+    text = refused("choose", "--grid", "job.iterations=1:65:65")
+    assert "has 65 cells, more than the 64 that are simulated" in text
+
+
 def test_policies_of_a_scenario_are_ranked_beside_exchanges():
     found = asked("quickstart")
     assert [one["exchange"] for one in found["rows"]][:2] == ["flexible", "AG"]

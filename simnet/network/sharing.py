@@ -145,9 +145,9 @@ def limiting_links(routes: Ranks, capacity: Floats) -> Ranks:
 
     Examples
     --------
-    >>> limiting_links(np.array([[0, 1, 2], [3, 1, 4]]), np.array([4.0, 3.0, 1.0, 4.0, 5.0]))
-    array([[ 1,  2],
-           [ 1, -1]])
+    >>> limiting_links(np.array([[1, 0, 2], [3, 0, 4]]), np.array([3.0, 4.0, 1.0, 4.0, 5.0]))
+    array([[ 0,  2],
+           [ 0, -1]])
     """
     while True:
         users = np.bincount(routes[routes >= 0], minlength=capacity.size)
