@@ -235,6 +235,19 @@ def test_as_many_rounds_go_at_a_time_as_may_be_under_way(rounds, nbytes):
         np.testing.assert_array_equal(begun, np.arange(50) // rounds)
 
 
+@pytest.mark.parametrize("late", range(4))
+def test_ranks_are_in_step_once_all_have_waited_for_the_one_that_enters_late(late):
+    parts = [(looping(1e3, 40, ranks=4), 5.0 + 0.1 * (np.arange(4) == late))]
+    vectorised, fluid = (
+        Network(topologies.star(4, 0.0, 1e6), engine=engine).time(parts, 5.0, messages=True)
+        for engine in ("vectorised", "fluid")
+    )
+    agree(vectorised, fluid)
+    begun = np.round(fluid.messages.sent.reshape(40, 4), 9)
+    np.testing.assert_array_equal(np.ptp(begun, axis=1) > 0, np.arange(40) < 3)
+    assert fluid.duration == pytest.approx(0.1 + 0.04)
+
+
 def test_a_ring_among_other_ranks_begins_after_the_ring_before_it():
     network = Network(topologies.star(8, 1e-3, 1e6), stack=Stack("taken", rounds=4))
     rings = [looping(1e4, 10, shift=shift) for shift in (1, 3)]
