@@ -23,3 +23,20 @@ policies:
   dense: {fixed: dense}
 output: {report: false}
 """
+
+TRAINING = """
+workers: 2
+network: {topology: {star: {latency: 1 ms, bandwidth: 1 Mbit/s}}}
+job:
+  gradients:
+    train:
+      model: logistic
+      data: {classification: {samples: 200, features: 8, classes: 3, noise: 1.0}}
+      evaluate: 2
+      target: TARGET
+  iterations: 10
+  density: 10 %
+  compute: {mean: 10 ms}
+exchanges: {dense: {scheme: dense}, AG: {scheme: topk}}
+policies: {dense: {fixed: dense}, AG: {fixed: AG}}
+"""

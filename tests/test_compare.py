@@ -7,6 +7,7 @@ import pytest
 
 from commands import NO_PAGE, did
 from learnt import check_learnt
+from scenario_texts import TRAINING
 from simnet import sparsifier_models
 from simnet.report import learning
 from simnet.report.answers import run_answer
@@ -68,24 +69,6 @@ def test_the_lock_gives_the_same_answer(compared, tmp_path):
     # What a shipped scenario says is assumed, what a file of the user says is not.
     again, first = ((text.partition("\nAssumed")[0], text.rpartition("\nHidden")[2]) for text in both)
     assert again == first
-
-
-TRAINING = """
-workers: 2
-network: {topology: {star: {latency: 1 ms, bandwidth: 1 Mbit/s}}}
-job:
-  gradients:
-    train:
-      model: logistic
-      data: {classification: {samples: 200, features: 8, classes: 3, noise: 1.0}}
-      evaluate: 2
-      target: TARGET
-  iterations: 10
-  density: 10 %
-  compute: {mean: 10 ms}
-exchanges: {dense: {scheme: dense}, AG: {scheme: topk}}
-policies: {dense: {fixed: dense}, AG: {fixed: AG}}
-"""
 
 
 def test_who_reaches_the_target_first_is_the_answer(tmp_path):

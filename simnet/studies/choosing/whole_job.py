@@ -334,8 +334,8 @@ def _drop_alike(rows: dict[str, JobForecast]) -> dict[str, list[str]]:
 
 def _may_win(trial: _JobTrial, row: JobForecast, best: JobForecast) -> bool:
     """Return whether an exchange may still prove faster than `best`, given the sampling errors of both forecasts."""
-    if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
-        return row is best
+    if row.seconds > _FAR * best.seconds:
+        return False
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED
     return row.seconds - best.seconds <= max(_SIGMAS * forecast.error_between(row, best), share * best.seconds)
 
