@@ -257,12 +257,12 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
 
 def _empty_sites(loaded: Scenario, job: Job) -> str:
     """Return a text on sites that the default placement leaves without workers; empty if there are none."""
-    graph = job.stages[0][1].graph
-    sites = [graph.nodes[host].get("site") for host in range(graph.graph["hosts"])]
-    used = {sites[host] for host in job.hosts.tolist()}
-    if loaded.document.found(("network", "placement")) is not None or used == {*sites}:
+    graph, hosts = job.stages[0][1].graph, {*job.hosts.tolist()}
+    if loaded.document.found(("network", "placement")) is not None or len(hosts) == graph.graph["hosts"]:
         return ""
-    return f"workers on {len(used)} of {len({*sites})} sites (network.placement)"
+    sites = [graph.nodes[host].get("site") for host in range(graph.graph["hosts"])]
+    used = {sites[host] for host in hosts}
+    return "" if used == {*sites} else f"workers on {len(used)} of {len({*sites})} sites (network.placement)"
 
 
 def logic_text(loaded: Scenario) -> str:

@@ -37,7 +37,7 @@ _Positive = Annotated[int, Field(ge=1, le=2**40)]
 class Description(BaseModel):
     """Base class of JSON descriptions: immutable, and unknown fields are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class RecordedLayer(Description):

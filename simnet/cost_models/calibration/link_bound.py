@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from simnet.base.arrays import Ranks
@@ -62,7 +61,11 @@ def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int
     """Yield, per level of switches, each host's group, the links out of and into each group, and switch names."""
     # A level is the group of each host (-1: none), the links out of and into each group, and the names of the switches.
     routes = network.routes
-    near, all_hosts = nx.Graph(routes.links).adj, set(range(routes.n_hosts))
+    near: dict[int | str, set[int | str]] = defaultdict(set)
+    for u, v in routes.links:
+        near[u].add(v)
+        near[v].add(u)
+    all_hosts = set(range(routes.n_hosts))
     groups: dict[int | str, set[int | str]] = {host: {host} for host in range(routes.n_hosts)}
     while groups:
         behind: dict[int | str, set[int | str]] = defaultdict(set)
@@ -82,17 +85,21 @@ def _switch_groups(network: Network) -> Iterator[tuple[Ranks, list[list[list[int
 def _host_gates(network: Network, out: bool) -> list[list[int]]:
     """Return for each host the first links out of it (or into it) that take time; links of kind ``free`` take none."""
     routes = network.routes
-    free: nx.DiGraph[int | str] = nx.DiGraph()
-    free.add_nodes_from(range(routes.n_hosts))
+    free: dict[int | str, list[int | str]] = defaultdict(list)
     costly: dict[int | str, list[int]] = defaultdict(list)
     for link, ends in enumerate(routes.links):
         u, v = ends if out else ends[::-1]
         if routes.kinds[link] == "free":
-            free.add_edge(u, v)
+            free[u].append(v)
         else:
             costly[u].append(link)
-    beyond = ((host, *nx.descendants(free, host)) for host in range(routes.n_hosts))
-    return [sorted(link for node in nodes for link in costly[node]) for nodes in beyond]
+    gates = []
+    for host in range(routes.n_hosts):
+        reached: list[int | str] = [host]
+        for node in reached:
+            reached += [other for other in free[node] if other not in reached]
+        gates.append(sorted(link for node in reached for link in costly[node]))
+    return gates
 
 
 def _gate_seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeAlias
 
-import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -20,6 +19,9 @@ from simnet.collectives.registry import Operation
 from simnet.interchange.chakra import MAX_BYTES, TraceNode, read_traces
 from simnet.interchange.operations import match_in_order
 from simnet.training.parallel.graph import COMPUTE, CollectiveCall, ComputePart, Groups, HeldMemory, StepGraph, StepNode
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _OPERATIONS: Mapping[str, Operation] = {
     "ALL_REDUCE": "all_reduce",
@@ -173,6 +175,8 @@ def _topological_order(
     traces: _Traces, joint: Mapping[_RankNode, _Members], eager_limit: float
 ) -> tuple[dict[_Members, set[_Members]], list[_Members]]:
     """Return the predecessors of each operation (given as its trace nodes), and the operations in topological order."""
+    import networkx as nx
+
     place = {at: number for number, at in enumerate(traces)}
     members_of = {at: joint.get(at, (at,)) for at in traces}
     waits = _waits(traces, members_of, eager_limit)
