@@ -355,8 +355,9 @@ class TestConvert:
             with pytest.raises(InputError, match=f"has 9 workers of 3 entries each: .*; {advice}"):
                 ReadArchive(tmp_path / "own.npz")
         np.save(tmp_path / "own.npy", np.ones(9))
+        (tmp_path / "own.pt").touch()
         for place, said in (
-            ("own.npy", "is no trace; .* or an archive, as numpy.savez"),
+            *((name, "is no trace; .* or an archive, as numpy.savez") for name in ("own.npy", "own.pt")),
             ("none.npz", "is no such file"),
         ):
             assert re.search(said, commands.refused("show", tmp_path / place))

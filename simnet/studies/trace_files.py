@@ -23,10 +23,13 @@ _TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 
 
 def is_trace(name: str) -> bool:
-    """Return whether a name is that of a gradient trace: a shipped trace, a folder or an archive."""
+    """Return whether a name is that of a gradient trace: a shipped trace, a folder, an archive, or a file of tensors.
+
+    Reading the files of tensors that are no archives is refused, with the way to save an archive.
+    """
     return (
         name in {path.name for path in SHIPPED.iterdir() if path.is_dir()}
-        or name.endswith((".npz", ".npy"))
+        or name.endswith((".npz", ".npy", ".pt", ".pth", ".safetensors", ".pkl", ".h5"))
         or (Path(name) / "trace.json").is_file()
     )
 
