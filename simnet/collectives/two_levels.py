@@ -15,8 +15,7 @@ from simnet.schedule import Schedule
 def two_levels(n_ranks: int, group_size: int) -> ChunkProgram:
     """All-reduce on two levels: binomial reduction to group leaders, ring all-reduce of leaders, binomial broadcast.
 
-    Groups are `group_size` consecutive ranks (the last may be smaller), leaders their first ranks, chunks as many as
-    leaders.
+    Groups are `group_size` consecutive ranks (the last may be smaller). Leaders are their first ranks, one per chunk.
     """
     P = check_int(n_ranks, "n_ranks", 1)
     check_int(group_size, "group_size", 1)

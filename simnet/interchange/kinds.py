@@ -124,8 +124,7 @@ def read_schedule(
     otherwise. `strict` refuses what rounds cannot express; `largest` bounds a file [byte], but for MSCCL. Sends of more
     than `eager_limit` bytes wait for their receives, and `notes` gets what was passed over, in GOAL text and traces.
 
-    Raises InputError if the format is another one, an MSCCL algorithm comes without a size, or the reader refuses the
-    file.
+    Raises InputError if the format is unknown, an MSCCL algorithm has no size, or the reader refuses the file.
     """
     found = _settle_format(path, kind, _SCHEDULES, "a schedule")
     for value, takes, why in (

@@ -3,8 +3,7 @@
 Linux halves the window of a silent connection in each retransmission time-out, down to the initial window [1]_, [2]_.
 Then it doubles it in each round trip. A sender whose window w is shorter than what the path holds waits in each round
 trip for RTT - w / rate. Before the silence a window is twice as long as the most bytes that the connection had in
-flight, as it doubles while it is shorter [3]_. It is at most as long as path and buffer hold, as a longer one loses
-packets.
+flight, as it doubles while it is shorter [3]_. It is at most what path and buffer hold, as a longer one loses packets.
 
 References
 ----------

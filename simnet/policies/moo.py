@@ -7,8 +7,7 @@ changed calls for a new search, a gain that has changed for new exploration.
 
 The mode ``grid`` is what the paper describes. The mode ``published`` is what its code does: it fits F1(c) = v2 exp(v1
 c) - 1 to communication times [ms] and F2(c) = 1/gain(c), and takes any density between the candidates;
-``docs/choosing.md`` describes both. Here the front is that of 1,001 densities, evenly spaced in their
-logarithm.
+``docs/choosing.md`` describes both. Here the front is that of 1,001 log-spaced densities.
 
 References
 ----------

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.report import wording
+from simnet.report.paired import TIE
 from simnet.report.summary import Column, Plot, Summary, Unit, interval_text
 from simnet.studies.sweeping.grid import AxisColumn
 
@@ -25,6 +26,12 @@ class GridTimes(NamedTuple):
     def rivals(self) -> list[str]:
         """Policies that have a time in this cell, without the oracle, which knows each exchange's time beforehand."""
         return [name for name in self.seconds if name != self.bound]
+
+    @property
+    def leading(self) -> set[str]:
+        """Winners whose time is the least, or as good as equal to it."""
+        least = min((self.seconds[name] for name in self.first), default=0.0)
+        return {name for name in self.first if self.seconds[name] <= (1 + TIE) * least}
 
     @property
     def next(self) -> tuple[str, float] | None:
@@ -46,6 +53,9 @@ def where_fastest(
     >>> cells = [GridTimes((8e6,), slow, ["AG"]), GridTimes((8e9,), fast, ["ring"])]
     >>> where_fastest(cells, [AxisColumn("bandwidth_Bps", [8e6, 8e9])])
     'It depends: AG at 64 Mbit/s (ring +20 %), ring at 64 Gbit/s (AG 3.00x).'
+    >>> cells = [GridTimes((8e6,), slow, ["AG"]), GridTimes((8e9,), {"AG": 0.8, "ring": 0.9}, ["AG", "ring"])]
+    >>> where_fastest(cells, [AxisColumn("bandwidth_Bps", [8e6, 8e9])])
+    'AG: fastest in all 2 cells, 800 ms to 1.00 s an iteration (ring +20 %). Tied: ring at 64 Gbit/s.'
     """
     done = [one for one in cells if one.rivals]
     rivals = {name for one in done for name in one.rivals}
@@ -63,23 +73,30 @@ def where_fastest(
     if not won:
         return f"No policy has settled in any of {len(cells)} cells."
     always = set.intersection(*(set(one.first) for one in won))
-    if all(set(one.first) == always for one in won) or len(won) == 1:
-        share = f"all {len(cells)}" if len(won) == len(cells) else f"{len(won)} of {len(cells)}"
-        where = f" in {share} cells" if len(cells) > 1 else ""
-        tied = ": tied" if len(won[0].first) > 1 else ""
-        took = [one.seconds[won[0].first[0]] for one in won]
-        between = " to ".join(dict.fromkeys(interval_text(end(took), unit=unit) for end in (min, max)))
-        return f"{wording.alternatives_text(won[0].first)}{tied}{where}, {between}{each}{_lead(won)}."
+    if any(set(one.first) != always for one in won):
+        leading = set.intersection(*(one.leading for one in won))
+    else:
+        leading = always
     groups: dict[tuple[str, ...], list[GridTimes]] = {}
     for one in won:
-        groups.setdefault(tuple(name for name in one.first if name not in always) or tuple(one.first), []).append(one)
+        groups.setdefault(tuple(name for name in one.first if name not in leading), []).append(one)
     places = group_places([[one.values for one in members] for members in groups.values()], by, len(cells))
-    parts = [
-        f"{wording.alternatives_text(names)} {where}{_lead(members)}"
-        for (names, members), where in zip(groups.items(), places, strict=True)
-    ]
-    more = f" {wording.listed(sorted(always))}: first or tied in all." if always else ""
-    return f"It depends: {', '.join(parts)}.{more}"
+    if not leading:
+        parts = [
+            f"{wording.alternatives_text(names)} {where}{_lead(members)}"
+            for (names, members), where in zip(groups.items(), places, strict=True)
+        ]
+        more = f" {wording.listed(sorted(always))}: first or tied in all." if always else ""
+        return f"It depends: {', '.join(parts)}.{more}"
+    share = f"all {len(cells)}" if len(won) == len(cells) else f"{len(won)} of {len(cells)}"
+    names = [name for name in won[0].first if name in leading]
+    tied = ": tied" if leading == always and len(names) > 1 else ": fastest" if len(groups) > 1 else ""
+    took = [min(one.seconds[name] for name in names) for one in won]
+    between = " to ".join(dict.fromkeys(interval_text(end(took), unit=unit) for end in (min, max)))
+    others = [f"{wording.listed(group)} {where}" for group, where in zip(groups, places, strict=True) if group]
+    also = f" Tied: {', '.join(others)}." if others else ""
+    where = f" in {share} cells" if len(cells) > 1 else ""
+    return f"{wording.alternatives_text(names)}{tied}{where}, {between}{each}{_lead(won)}.{also}"
 
 
 def lost_cells_text(lost: int, total: int, why: Sequence[str]) -> str:

@@ -23,10 +23,7 @@ _TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 
 
 def is_trace(name: str) -> bool:
-    """Return whether a name is that of a gradient trace: a shipped trace, a folder, an archive, or a file of tensors.
-
-    Reading the files of tensors that are no archives is refused, with the way to save an archive.
-    """
+    """Return whether a name is that of a gradient trace (shipped, a folder or an archive) or of a file of tensors."""
     return (
         name in {path.name for path in SHIPPED.iterdir() if path.is_dir()}
         or name.endswith((".npz", ".npy", ".pt", ".pth", ".safetensors", ".pkl", ".h5"))

@@ -2,8 +2,7 @@
 
 A kernel's times on gradients of growing length are fitted as a launch time plus seconds per entry, by least squares of
 relative errors, with corrections at each length. Its error interval comes from predicting every second length from the
-others and, for kernels that select, from other densities. Kernels are those of torch on a GPU or the processor, or
-simnet's own.
+others and, for kernels that select, from other densities. Kernels are those of torch or simnet's own.
 """
 
 from __future__ import annotations

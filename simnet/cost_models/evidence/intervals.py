@@ -255,8 +255,7 @@ def widened(seconds: Floats, low: Floats, high: Floats, below: float, above: flo
 def factor_for_another(sites: int) -> float:
     """Return the factor to widen a 90 % interval, measured on `sites` systems, so that it holds on a new system.
 
-    It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles of Student's and the normal distribution; 1 for one
-    site.
+    It is ``t sqrt(1 + 1/sites) / z``, 95 % quantiles of Student's and the normal distribution; 1 for one site.
     """
     return 1.0 if sites < 2 else student_quantile(sites - 1, 0.95) * math.sqrt(1 + 1 / sites) / SCORE_95
 

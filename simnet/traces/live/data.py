@@ -163,8 +163,7 @@ def deal_shards(
     """Return the indices of each worker's examples, at least one per worker; `targets`, (N,), has the example classes.
 
     With `dirichlet`, a concentration, each class is dealt out by shares from a symmetric Dirichlet distribution, as in
-    [hsu]_ but class by class; small values give every worker few classes. Otherwise shards are of equal size and
-    random.
+    [hsu]_ but class by class; small values give every worker few classes. Otherwise shards are random, of equal size.
     """
     if len(targets) < workers:
         raise SimnetError(f"{workers} workers cannot share {len(targets)} examples; each needs one at least")

@@ -66,8 +66,7 @@ class Change(NamedTuple):
 def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: Sequence[float] = (0.0,)) -> Floats:
     """Return the duration of a schedule on a star [s], for each start time.
 
-    Connections are warm: congestion windows cover a message. Window growth, losses and processor limits are not
-    modelled.
+    Connections are warm: congestion windows cover a message. Losses and processor limits are not modelled.
 
     Examples
     --------
