@@ -30,7 +30,7 @@ class GridTimes(NamedTuple):
     @property
     def leading(self) -> set[str]:
         """Winners whose time is the least, or as good as equal to it."""
-        least = min((self.seconds[name] for name in self.first), default=0.0)
+        least = min(self.seconds[name] for name in self.first)
         return {name for name in self.first if self.seconds[name] <= (1 + TIE) * least}
 
     @property
@@ -58,45 +58,38 @@ def where_fastest(
     'AG: fastest in all 2 cells, 800 ms to 1.00 s an iteration (ring +20 %). Tied: ring at 64 Gbit/s.'
     """
     done = [one for one in cells if one.rivals]
-    rivals = {name for one in done for name in one.rivals}
     if not done:
         return ""
-    if len(rivals) == 1:
-        (name,) = rivals
+    if len({name for one in done for name in one.rivals}) == 1:
+        (name,) = done[0].rivals
         ends = [end(done, key=lambda one: one.seconds[name]) for end in (min, max)]
-        at = [", ".join(map(value_text, one.values, by)) for one in ends]
         told = [
-            f"{interval_text(one.seconds[name], unit=unit)} at {where}" for one, where in zip(ends, at, strict=True)
+            f"{interval_text(one.seconds[name], unit=unit)} at {', '.join(map(value_text, one.values, by))}"
+            for one in ends
         ]
         return f"{name}: {' to '.join(dict.fromkeys(told))}{each}."
     won = [one for one in done if one.first]
     if not won:
         return f"No policy has settled in any of {len(cells)} cells."
     always = set.intersection(*(set(one.first) for one in won))
-    if any(set(one.first) != always for one in won):
-        leading = set.intersection(*(one.leading for one in won))
-    else:
-        leading = always
+    alike = all(set(one.first) == always for one in won)
+    leading = always if alike else set.intersection(*(one.leading for one in won))
     groups: dict[tuple[str, ...], list[GridTimes]] = {}
     for one in won:
         groups.setdefault(tuple(name for name in one.first if name not in leading), []).append(one)
     places = group_places([[one.values for one in members] for members in groups.values()], by, len(cells))
+    join, more = (wording.listed, lambda _: "") if leading else (wording.alternatives_text, _lead)
+    there = zip(groups.items(), places, strict=True)
+    parts = ", ".join(f"{join(names)} {where}{more(members)}" for (names, members), where in there if names)
     if not leading:
-        parts = [
-            f"{wording.alternatives_text(names)} {where}{_lead(members)}"
-            for (names, members), where in zip(groups.items(), places, strict=True)
-        ]
-        more = f" {wording.listed(sorted(always))}: first or tied in all." if always else ""
-        return f"It depends: {', '.join(parts)}.{more}"
-    share = f"all {len(cells)}" if len(won) == len(cells) else f"{len(won)} of {len(cells)}"
+        return f"It depends: {parts}." + (f" {wording.listed(sorted(always))}: first or tied in all." if always else "")
     names = [name for name in won[0].first if name in leading]
-    tied = ": tied" if leading == always and len(names) > 1 else ": fastest" if len(groups) > 1 else ""
+    how = ": fastest" * (not alike) or ": tied" * (len(names) > 1)
+    where = f" in {'all ' if len(won) == len(cells) else f'{len(won)} of '}{len(cells)} cells" if len(cells) > 1 else ""
     took = [min(one.seconds[name] for name in names) for one in won]
     between = " to ".join(dict.fromkeys(interval_text(end(took), unit=unit) for end in (min, max)))
-    others = [f"{wording.listed(group)} {where}" for group, where in zip(groups, places, strict=True) if group]
-    also = f" Tied: {', '.join(others)}." if others else ""
-    where = f" in {share} cells" if len(cells) > 1 else ""
-    return f"{wording.alternatives_text(names)}{tied}{where}, {between}{each}{_lead(won)}.{also}"
+    text = f"{wording.alternatives_text(names)}{how}{where}, {between}{each}{_lead(won)}."
+    return f"{text} Tied: {parts}." if parts else text
 
 
 def lost_cells_text(lost: int, total: int, why: Sequence[str]) -> str:
@@ -182,11 +175,7 @@ def times_by_cell(cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: s
 
 
 def grid_plot(
-    title: str,
-    cells: Sequence[GridTimes],
-    by: Sequence[AxisColumn],
-    bound: str | None = None,
-    zipped: bool = False,
+    title: str, cells: Sequence[GridTimes], by: Sequence[AxisColumn], bound: str | None = None, zipped: bool = False
 ) -> Plot:
     """Draw each policy's time over an axis, or axes that vary together; over two axes, draw the fastest policies."""
     if len(by) == 1 or zipped:
@@ -198,9 +187,8 @@ def grid_plot(
     names = np.full([len(one) for one in values], "-", dtype=object)
     for one in cells:
         if one.first:
-            tied = ", tied" if len(one.first) > 1 else ""
             place = tuple(each.index(value) for each, value in zip(values, one.values, strict=True))
-            names[place] = f"{wording.listed(one.first)}{tied}"
+            names[place] = wording.listed(one.first) + ", tied" * (len(one.first) > 1)
     texts = {one.heading: [one.text(value) for value in each] for one, each in zip(by, values, strict=True)}
     return draw_fastest(f"Fastest by {title}", dict(reversed(texts.items())), names)
 
