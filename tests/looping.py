@@ -12,9 +12,8 @@ import pytest
 def each(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run the body of a test for every value, as `pytest.mark.parametrize` does, but as one test.
 
-    All values are tried; the first failure is raised, and a note says which values fail. There must be a value, and
-    none may skip the test, as that would skip those after it. What a test gets from a fixture is the same for all
-    values, so this is not for tests that write to `tmp_path` or patch something.
+    All values are tried; the first failure is raised, and a note says which values fail. What a test gets from a
+    fixture is the same for all values, so this is not for tests that write to `tmp_path` or patch something.
     """
     arguments = [name.strip() for name in names.split(",")]
     cases = [dict(zip(arguments, value if len(arguments) > 1 else (value,), strict=True)) for value in values]
@@ -27,8 +26,6 @@ def each(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], C
             for case in cases:
                 try:
                     test(*given, **others, **case)
-                except pytest.skip.Exception as skipped:
-                    failures.append((case, AssertionError(f"one case may not skip the others: {skipped.msg}")))
                 except (Exception, pytest.fail.Exception) as failure:
                     failures.append((case, failure))
             if failures:

@@ -79,6 +79,7 @@ def test_exchanges_that_do_not_reach_the_target_come_last_and_have_no_time(tmp_p
 
 def test_a_grid_has_at_most_64_cells_unless_it_is_a_map():
     assert "has 65 cells, more than the 64 that are" in refused("choose", "--grid", "job.iterations=1:65:65")
+    assert "40,000" in refused("choose", "--grid", "bandwidth=1Gbit/s:9Gbit/s:201", "--grid", "latency=1ms:9ms:200")
 
 
 def test_policies_of_a_scenario_are_ranked_beside_exchanges():

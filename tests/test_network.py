@@ -193,8 +193,9 @@ def test_a_schedule_starts_no_sooner_than_now(origin):
     with pytest.raises(ValueError, match="start must not be before now, 100 s, got 99"):
         network.run(send, start=99.999 - (origin or 0.0), origin=origin)
     assert network.env.run(network.run(send, start=100.0 - (origin or 0.0), origin=origin)).start == 100.0
-    with pytest.raises(ValueError, match="start"):
-        network.time(send, start=[0.0, math.inf])
+    for wrong in (math.inf, math.nan, -1.0):
+        with pytest.raises(ValueError, match="start must be finite and >= 0"):
+            network.time(send, start=[0.0, wrong])
 
 
 @pytest.mark.parametrize(
