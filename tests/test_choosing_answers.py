@@ -119,13 +119,14 @@ def test_a_scheme_of_the_user_that_takes_the_same_times_is_named_in_the_table(tm
 
 
 FLIPPING = ("--schemes", "topk,dense:algorithm=ring,artopk:collective=ring", "--set", "job.device=ideal",
-            "--latency", "100us", "--density", "5%",
-            "--set", "job.parameters=2000000", "--set", "job.scale=100")  # fmt: skip
+            "--latency", "100us", "--set", "job.parameters=2000000", "--set", "job.scale=100")  # fmt: skip
 WORDS = {"latency": "{!r} s", "bandwidth": "{!r} B/s", "density": "{!r}", "workers": "{:.0f}"}
 
 
-def test_what_flips_the_choice_is_what_choices_on_both_sides_say():
-    found = asked(*FLIPPING)
+@pytest.mark.parametrize("density", ["5%", "2%"])
+def test_what_flips_the_choice_is_what_choices_on_both_sides_say(density):
+    request = (*FLIPPING, "--density", density)
+    found = asked(*request)
     assert {one["quantity"] for one in found["flips"]} == {*WORDS}
     for one in found["flips"]:
         quantity, direction = one["quantity"], one["direction"]
@@ -134,7 +135,7 @@ def test_what_flips_the_choice_is_what_choices_on_both_sides_say():
         if quantity == "workers":
             values = (one["value"] - 1, one["value"]) if direction == "up" else (one["value"] + 1, one["value"])
         axis = f"{quantity}={','.join(map(WORDS[quantity].format, values))}"
-        before, after = (row["exchange"] for row in asked(*FLIPPING, "--grid", axis, "--jobs", "1")["rows"])
+        before, after = (row["exchange"] for row in asked(*request, "--grid", axis, "--jobs", "1")["rows"])
         assert (before, after) == (found["decision"], one["exchange"])
         (part,) = (part for part in found["depends_on"].rstrip(".").split("; ") if part.startswith(one["exchange"]))
         low, _, high = part.partition("above")
@@ -146,7 +147,7 @@ def test_what_flips_the_choice_is_what_choices_on_both_sides_say():
 @pytest.mark.parametrize("factor", [1, 4, 60])
 def test_the_cost_of_wrong_links_is_that_of_the_choice_on_every_pair_of_wrong_links(factor):
     """All pairs of a logarithmic grid, each by the job's closed form: of one bucket, and without kernels."""
-    found = asked(*FLIPPING, "--link-uncertainty", factor)
+    found = asked(*FLIPPING, "--density", "5%", "--link-uncertainty", factor)
     misjudged, nbytes, kept = found["misjudged"], 8e6, 4e5
     assert ("With links up to" in found["depends_on"]) == (factor > 1)
 
